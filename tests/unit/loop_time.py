@@ -1,7 +1,7 @@
-"""The clock of an event loop, moved by hand.
+"""Sets the clock of an event loop forward.
 
-A limit that is short enough to be waited for can pass on a busy machine before anything else has
-happened. A long one that is let pass once the rest is there cannot.
+A limit short enough for a test can end on a busy machine before anything else has happened. A long
+limit whose time the test advances, once everything else has happened, cannot.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def test_every_type_has_a_row() -> None:
         ("voice_sleeptime_agent", V2, "voice_sleeptime", True, Boot.NONE, True, False),
     ],
 )
-def test_traits_are_those_of_the_specification(
+def test_every_type_has_the_specified_traits(
     agent_type: str,
     loop: LoopKind,
     prompt_key: str,
@@ -67,7 +67,7 @@ def test_each_type_has_a_prompt_and_can_be_created(row: Any) -> None:
     assert create_from_proto(request).agent.type is row.type
 
 
-def test_a_split_thread_agent_is_refused_with_the_types_there_are() -> None:
+def test_a_split_thread_agent_is_refused_with_a_list_of_valid_types() -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         create_from_proto(pb.CreateAgentRequest(type=pb.AGENT_TYPE_SPLIT_THREAD))
     (violation,) = raised.value.violations
@@ -89,7 +89,7 @@ def voice(**fields: Any) -> Agent:
     ).agent
 
 
-def test_a_voice_agent_has_the_lengths_of_its_buffer_and_no_frequency() -> None:
+def test_a_voice_agent_has_buffer_lengths_and_no_frequency() -> None:
     assert voice().buffer == BufferLengths(30, 15)
     assert voice().sleeptime_frequency == 0
     assert voice(max_message_buffer_length=40).buffer == BufferLengths(40, 15)
@@ -114,7 +114,7 @@ def test_wrong_lengths_of_a_buffer_are_refused(fields: dict[str, Any], wrong: st
     assert [violation.field for violation in raised.value.violations] == [wrong]
 
 
-def test_a_buffer_belongs_to_voice_agents_alone() -> None:
+def test_only_voice_agents_have_a_buffer() -> None:
     request = pb.CreateAgentRequest(max_message_buffer_length=20, min_message_buffer_length=3)
     with pytest.raises(InvalidArgumentError) as raised:
         create_from_proto(request)
@@ -124,7 +124,7 @@ def test_a_buffer_belongs_to_voice_agents_alone() -> None:
     ]
 
 
-def test_the_rules_of_a_voice_memory_agent_hold_its_two_phases() -> None:
+def test_the_rules_of_a_voice_memory_agent_enforce_its_two_phases() -> None:
     traits = AGENT_TYPES[AgentType.VOICE_SLEEPTIME]
     solver = ToolRulesSolver(traits.default_rules(traits.tools))
 
@@ -144,7 +144,7 @@ def test_the_rules_of_a_voice_memory_agent_hold_its_two_phases() -> None:
     assert not solver.ends("store_memories")
 
 
-def test_rules_of_a_type_are_left_out_where_the_agent_has_its_own_or_lacks_the_tools() -> None:
+def test_default_rules_of_a_type_are_omitted_if_overridden_or_without_their_tools() -> None:
     traits = AGENT_TYPES[AgentType.VOICE_SLEEPTIME]
     own = ToolRule(ToolRuleType.RUN_FIRST, "rethink_user_memory")
     added = traits.default_rules(traits.tools, [own])

@@ -1,4 +1,4 @@
-"""Conversions between protos and domain types lose nothing."""
+"""Conversions between protos and domain types."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ replies = st.builds(
 
 @settings(deadline=None)
 @given(messages)
-def test_messages_come_back_from_the_wire(message: Message) -> None:
+def test_messages_are_unchanged_after_conversion_to_proto(message: Message) -> None:
     wire = message_pb2.Message.FromString(message_to_proto(message).SerializeToString())
     assert message_from_proto(wire) == message
 
@@ -176,7 +176,7 @@ def test_messages_come_back_from_the_wire(message: Message) -> None:
     ),
     st.none() | st.lists(rules, max_size=3).map(tuple),
 )
-def test_replies_come_back_from_the_journal(
+def test_replies_are_unchanged_after_storing_in_the_journal(
     reply: ModelReply, snapshot: PromptSnapshot, judged_by: tuple[ToolRule, ...] | None
 ) -> None:
     stored = json.loads(json.dumps(reply_to_json(reply, snapshot, judged_by)))
@@ -187,7 +187,7 @@ def test_replies_come_back_from_the_journal(
 
 @settings(max_examples=50)
 @given(st.lists(rules, max_size=3).map(tuple))
-def test_rules_come_back_from_the_wire_and_from_their_row(
+def test_rules_are_unchanged_after_conversion_to_proto_and_row(
     given_rules: tuple[ToolRule, ...],
 ) -> None:
     wire = [
@@ -218,11 +218,11 @@ def test_replies_and_results_of_the_previous_release_can_be_read() -> None:
 
 @settings(deadline=None)
 @given(results)
-def test_results_come_back_from_the_journal(result: ToolResult) -> None:
+def test_results_are_unchanged_after_storing_in_the_journal(result: ToolResult) -> None:
     assert result_from_json(json.loads(json.dumps(result_to_json(result)))) == result
 
 
-def test_requests_for_approval_and_answers_come_back_from_recall() -> None:
+def test_approval_requests_and_answers_are_unchanged_after_conversion() -> None:
     call = message_pb2.ToolCallPart(tool_call_id="c", name="n", arguments="{}")
     asks = message_pb2.ApprovalRequestPart(
         approval_id="approval-1",
@@ -251,8 +251,8 @@ def test_requests_for_approval_and_answers_come_back_from_recall() -> None:
     assert message_to_proto(message_from_proto(wire)) == wire
 
 
-def test_parts_of_later_releases_are_kept() -> None:
-    # An empty oneof is what a part of an unknown kind looks like.
+def test_unknown_parts_of_later_releases_are_kept() -> None:
+    # A part of an unknown kind is an empty oneof.
     wire = message_pb2.Message(
         id="m",
         role=message_pb2.ROLE_USER,
@@ -261,7 +261,7 @@ def test_parts_of_later_releases_are_kept() -> None:
     assert message_to_proto(message_from_proto(wire)) == wire
 
 
-def test_tools_have_version_and_approval_flag() -> None:
+def test_version_and_approval_flag_of_a_tool_are_converted() -> None:
     wire = tool_service_pb2.Tool(name="pay", version="v1", default_requires_approval=True)
     [tool] = toolset_from_proto(execution_service_pb2.ResolveToolsResponse(tools=[wire])).tools
     assert (tool.version, tool.requires_approval) == ("v1", True)
@@ -320,7 +320,7 @@ def test_wrong_dispatches_are_refused(fields: dict[str, object], field: str) -> 
     assert [violation.field for violation in raised.value.violations] == [field]
 
 
-def test_dispatch_has_its_defaults() -> None:
+def test_a_dispatch_has_defaults() -> None:
     run = run_from_proto(run_request())
     assert (run.max_steps, run.remaining_s, run.stream_tokens) == (50, None, False)
     assert list(run.inputs) == []
@@ -342,9 +342,9 @@ def test_tools_have_their_replay_effect() -> None:
                 tool("custom", tool_pb2.TOOL_TYPE_CUSTOM),
                 tool("reader", tool_pb2.TOOL_TYPE_CUSTOM, tool_pb2.TOOL_EFFECT_READ_ONLY),
                 tool("sender", tool_pb2.TOOL_TYPE_MCP, tool_pb2.TOOL_EFFECT_SIDE_EFFECT),
-                # Of a project, made before the built-in tool of that name.
+                # A tool of a project, made before the built-in tool of that name.
                 tool("memory_rethink", tool_pb2.TOOL_TYPE_CUSTOM),
-                # Of a newer tool service.
+                # From a newer tool service.
                 tool("memory_of_later", tool_pb2.TOOL_TYPE_MEMORY),
             ]
         )

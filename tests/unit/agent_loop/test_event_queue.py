@@ -21,7 +21,7 @@ from strata.agent_loop.servicers.turns import EventQueue
 PIECE = TextPiece("message-1", "x")
 
 
-async def test_turn_waits_for_a_slow_reader_and_every_event_arrives() -> None:
+async def test_a_turn_waits_for_a_slow_reader_and_no_event_is_lost() -> None:
     queue = EventQueue(ahead=2)
 
     async def turn() -> None:
@@ -76,13 +76,13 @@ async def _read_all(events: Iterable[RunEvent]) -> list[RunEvent]:
     return read
 
 
-async def test_waiting_pieces_of_a_text_are_read_as_one() -> None:
+async def test_waiting_pieces_of_a_text_are_joined() -> None:
     pieces = [TextPiece("message-1", text) for text in ("Good ", "morning", ".")]
 
     assert await _read_all(pieces) == [TextPiece("message-1", "Good morning.")]
 
 
-async def test_the_first_piece_does_not_wait_for_the_second() -> None:
+async def test_the_first_piece_is_read_without_waiting_for_the_second() -> None:
     queue = EventQueue()
     task = asyncio.create_task(asyncio.sleep(60))
     await queue.emit(PIECE)

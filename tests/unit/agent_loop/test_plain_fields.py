@@ -1,4 +1,4 @@
-"""The table of plain fields of agents, and what is refused when a field is missing somewhere."""
+"""The table of plain fields of agents, and the errors if a field is not declared everywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = PlainFields(
 )
 
 
-def test_values_are_those_of_all_fields() -> None:
+def test_values_contain_every_declared_field() -> None:
     request = pb.CreateAgentRequest(description="d", name="other")
     assert TABLE.values(request) == {
         "description": "d",
@@ -31,7 +31,7 @@ def test_values_are_those_of_all_fields() -> None:
     }
 
 
-def test_changes_are_the_fields_that_are_set() -> None:
+def test_changes_contain_only_the_set_fields() -> None:
     request = pb.UpdateAgentRequest(description="", message_buffer_autoclear=False, name="other")
     assert TABLE.changes(request) == {"description": "", "message_buffer_autoclear": False}
     assert TABLE.changes(pb.UpdateAgentRequest()) == {}
@@ -54,7 +54,7 @@ def test_violations_name_the_field() -> None:
         ("system", "CreateAgentRequest.system must be declared as str"),
     ],
 )
-def test_field_that_is_not_declared_everywhere_is_refused(name: str, problem: str) -> None:
+def test_a_field_that_is_not_declared_everywhere_is_refused(name: str, problem: str) -> None:
     with pytest.raises(TypeError) as raised:
         PlainFields({name: None})
     assert str(raised.value) == problem

@@ -30,13 +30,13 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_without_any_setting_there_is_no_model() -> None:
+def test_without_settings_there_is_no_model() -> None:
     registry = AgentLoopSettings().registry()
     assert list(registry.endpoints) == []
     assert registry.default_handle == ""
 
 
-def test_keys_of_the_providers_are_enough(bare: pytest.MonkeyPatch) -> None:
+def test_the_key_variables_of_the_providers_suffice(bare: pytest.MonkeyPatch) -> None:
     bare.setenv("ANTHROPIC_API_KEY", "key-a")
     registry = AgentLoopSettings().registry()
     assert [e.type for e in registry.endpoints] == ["anthropic"]
@@ -49,7 +49,7 @@ def test_keys_of_the_providers_are_enough(bare: pytest.MonkeyPatch) -> None:
     assert "key-o" not in repr(AgentLoopSettings())
 
 
-def test_own_variables_win_over_the_providers(bare: pytest.MonkeyPatch) -> None:
+def test_variables_of_strata_override_those_of_the_providers(bare: pytest.MonkeyPatch) -> None:
     bare.setenv("OPENAI_API_KEY", "theirs")
     bare.setenv("STRATA_AGENT_LOOP_OPENAI_API_KEY", "ours")
     bare.setenv("STRATA_AGENT_LOOP_OPENAI_BASE_URL", "http://127.0.0.1:11434/v1")
@@ -57,7 +57,7 @@ def test_own_variables_win_over_the_providers(bare: pytest.MonkeyPatch) -> None:
     assert (endpoint.api_key, endpoint.base_url) == ("ours", "http://127.0.0.1:11434/v1")
 
 
-# The address of the others follows from further settings, see the tests of each.
+# The addresses of the others follow from further settings, see the tests of each.
 PLAIN = [preset for preset in PRESETS.values() if preset.name not in ("bedrock", "vertex")]
 
 
@@ -75,7 +75,7 @@ def test_a_hosted_service_needs_its_key_and_a_local_one_its_address(
     (endpoint,) = AgentLoopSettings().registry().endpoints
     assert (endpoint.base_url, endpoint.api_key) == ("http://x/v1", "secret-of-it")
     assert endpoint.preset == preset.name
-    # A model of the service itself is not a default of a replacement.
+    # A model of the service itself is not the default model of a replacement.
     assert AgentLoopSettings().registry().default_handle == ""
 
 
@@ -115,7 +115,7 @@ def test_endpoints_are_read_as_a_list(bare: pytest.MonkeyPatch) -> None:
     assert AgentLoopSettings().registry().default_handle == "openai/gpt-x"
 
 
-async def test_without_a_model_the_error_names_the_setting() -> None:
+async def test_the_error_without_a_model_names_the_setting() -> None:
     async with ModelFactory() as factory:
         provider = ModelProvider(ModelRegistry([]), factory)
         with pytest.raises(ModelError) as raised:

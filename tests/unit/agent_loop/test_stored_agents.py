@@ -1,4 +1,4 @@
-"""Rows of agents, and the answers to requests that older releases stored."""
+"""Rows of agents, and stored answers of older releases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AGENT = Agent(
 ROW = {**agent_parameters(AGENT), "revision": 7, "create_time": NOW, "update_time": NOW}
 
 
-def test_agent_comes_back_from_its_row_and_from_a_stored_answer() -> None:
+def test_an_agent_is_read_from_its_row_and_from_a_stored_answer() -> None:
     assert to_agent(ROW) == AGENT
     assert to_agent(answer(ROW)) == AGENT
 

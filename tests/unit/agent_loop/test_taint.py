@@ -37,7 +37,7 @@ BLOCKS = st.dictionaries(
 
 
 def slowly(messages: list[Message]) -> set[Provenance]:
-    """Every label of untrusted content anywhere in the messages, one by one."""
+    """Returns every untrusted label in the messages; a slow reference."""
     untrusted = set()
     for message in messages:
         everything = list(message.provenance)
@@ -48,7 +48,7 @@ def slowly(messages: list[Message]) -> set[Provenance]:
 
 
 @given(MESSAGES)
-def test_taint_is_every_untrusted_label_once(messages: list[Message]) -> None:
+def test_the_taint_is_the_set_of_untrusted_labels(messages: list[Message]) -> None:
     taint = taint_of_messages(messages)
     assert set(taint) == slowly(messages)
     assert taint == taint_of(taint)
@@ -56,7 +56,7 @@ def test_taint_is_every_untrusted_label_once(messages: list[Message]) -> None:
 
 
 @given(MESSAGES, MESSAGES)
-def test_more_messages_never_reduce_the_taint(one: list[Message], more: list[Message]) -> None:
+def test_adding_messages_never_reduces_the_taint(one: list[Message], more: list[Message]) -> None:
     assert set(taint_of_messages(one)) <= set(taint_of_messages([*one, *more]))
 
 
@@ -77,7 +77,7 @@ def test_every_label_has_a_source(
             assert source.message_id in by_id
 
 
-def test_newest_source_is_first_and_replies_are_a_last_resort() -> None:
+def test_sources_are_listed_newest_first_and_replies_only_without_others() -> None:
     def returned(number: str) -> Message:
         part = ToolReturn(f"c{number}", "fetch", ToolStatus.OK, "", provenance=Provenance.WEB)
         return Message(number, MessageRole.TOOL, (part,), provenance=(Provenance.WEB,))

@@ -26,7 +26,7 @@ def response(*messages: Message, unchanged: int = 0) -> window_pb.BeginTurnRespo
 SYSTEM = message("s", MessageRole.SYSTEM)
 
 
-def test_messages_that_are_left_out_are_those_that_are_held() -> None:
+def test_messages_left_out_of_the_answer_are_taken_from_the_held_window() -> None:
     first = whole_window(response(SYSTEM, message("a"), message("b")), None)
     assert first.to_proto() == window_pb.HeldWindow(
         revision=9, message_count=3, last_message_id="b"
@@ -41,7 +41,7 @@ def test_messages_that_are_left_out_are_those_that_are_held() -> None:
     )
 
 
-def test_size_is_that_of_all_messages_however_often_it_is_extended() -> None:
+def test_the_size_of_a_held_window_does_not_grow_with_unchanged_extensions() -> None:
     held = whole_window(response(SYSTEM, message("a")), None)
     for _ in range(50):
         held = whole_window(response(SYSTEM, unchanged=1), held)

@@ -1,3 +1,5 @@
+"""Conversion and validation of requests about archives and passages."""
+
 from __future__ import annotations
 
 from base64 import b64encode
@@ -18,7 +20,7 @@ from strata.shared.search.embedding.wordpiece import WordPieceTokenizer
 
 
 @pytest.mark.parametrize("seconds", [-1, 101 * 365 * 24 * 3600])
-def test_a_lifetime_that_cannot_be_is_refused(seconds: int) -> None:
+def test_an_invalid_time_to_live_is_refused(seconds: int) -> None:
     request = archive_pb.UpdateArchiveRequest(
         archive_id=new_id("archive"), time_to_live_seconds=seconds
     )
@@ -75,7 +77,7 @@ CUTTER = partial(
         pytest.param(" x" * 500 + " " * 131_072, id="blanks"),
     ],
 )
-def test_a_text_has_a_limit_of_tokens_whatever_it_is_made_of(text: str) -> None:
+def test_a_text_over_the_token_limit_is_refused_whatever_its_characters(text: str) -> None:
     for refused in (
         lambda: READER.text(text),
         lambda: CUTTER([file_pb.FileChunk(text=text, start_line=1, end_line=1)], 0),
@@ -95,7 +97,7 @@ def test_a_text_has_a_limit_of_tokens_whatever_it_is_made_of(text: str) -> None:
         pytest.param(("| a | b |" + " " * 40 + "\n") * 1_300, id="a table with blanks"),
     ],
 )
-def test_a_text_within_the_limit_of_tokens_is_taken(text: str) -> None:
+def test_a_text_within_the_token_limit_is_accepted(text: str) -> None:
     assert READER.text(text).token_count <= 8192
 
 

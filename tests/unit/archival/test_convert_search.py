@@ -117,7 +117,7 @@ def test_search_result_is_converted_to_proto() -> None:
     assert not spoken.HasField("end_time")
 
 
-def test_a_possibly_outdated_passage_names_the_newer_one() -> None:
+def test_a_possibly_outdated_passage_has_the_id_of_the_newer_one() -> None:
     outdated = Outdated("passage-2", NOW.timestamp(), "Ada smokes.", "Ada no longer smokes.")
     answer = SearchResult((SearchHit(passage(), "hybrid", 0.75, 2, None, outdated=outdated),))
     (hit,) = answer_to_proto(answer).hits

@@ -28,7 +28,7 @@ def exact(one: str, other: str) -> float:
     return len(first & second) / len(first | second)
 
 
-def test_the_estimate_is_the_share_of_common_runs() -> None:
+def test_the_estimate_is_close_to_the_share_of_common_4_grams() -> None:
     source = random.Random(7)
     errors = []
     for changed in range(0, 40, 2):
@@ -52,23 +52,23 @@ def test_any_text_is_compared_and_equals_itself(text: str) -> None:
         assert -(2**63) <= band < 2**63
 
 
-def test_case_spacing_and_punctuation_do_not_count() -> None:
+def test_case_spacing_and_punctuation_are_ignored() -> None:
     assert signature_of("It's  GREEN!") == signature_of("it s green")
     assert signature_of("!!") != signature_of("??")
 
 
-def test_unlike_texts_share_no_band() -> None:
+def test_unrelated_texts_have_no_band_in_common() -> None:
     assert not set(signature_of("Taxes are due in May.").bands) & set(
         signature_of("The cat sleeps on the sofa.").bands
     )
 
 
-def test_no_band_of_one_archive_is_one_of_another() -> None:
+def test_bands_differ_between_archives() -> None:
     signature = signature_of("the same text")
     assert not set(signature.within("archive-1")) & set(signature.within("archive-2"))
 
 
-def test_stored_signatures_never_change() -> None:
+def test_signatures_are_the_same_in_every_release() -> None:
     signature = signature_of("The cat sleeps on the sofa.")
     assert signature.sketch.startswith(SKETCH)
     assert signature.bands[0] == BAND

@@ -14,7 +14,7 @@ def chats() -> list[Chat]:
     return list(dialogues())
 
 
-def test_every_turn_is_from_the_file(chats: list[Chat]) -> None:
+def test_every_turn_is_loaded_from_its_file(chats: list[Chat]) -> None:
     files = sorted(DIALOGUES_FOLDER.glob("*.json"))
     assert len(files) == len(chats) == 8
     for chat, file in zip(chats, files, strict=True):
@@ -48,7 +48,7 @@ def test_questions_do_not_quote_their_evidence(chats: list[Chat]) -> None:
                 assert not any(run in texts[key] for run in runs), question.text
 
 
-def test_both_halves_have_both_shapes(chats: list[Chat]) -> None:
+def test_both_halves_contain_both_shapes(chats: list[Chat]) -> None:
     for half in HALVES:
         shapes = [chat.shape for chat in chats if chat.half == half]
         assert len(shapes) == 4

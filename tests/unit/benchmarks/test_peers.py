@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 
 
 class Echo:
-    """Conversations that repeat what is sent; a message "fail" fails."""
+    """Conversations that echo messages; the message "fail" fails."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -53,7 +53,7 @@ async def serve(
     return [parse_answer(line.removeprefix(program.ANSWER)) for line in answers]
 
 
-async def test_benchmark_reads_what_a_program_answers(
+async def test_answers_of_a_program_are_parsed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent, resumed, stored = await serve(
@@ -71,7 +71,7 @@ async def test_benchmark_reads_what_a_program_answers(
     assert stored.turn_ms == []
 
 
-async def test_answer_has_the_error_of_a_turn_and_the_turns_before_it(
+async def test_an_answer_has_the_error_of_a_turn_and_the_earlier_replies(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed, following = await serve(
@@ -86,7 +86,7 @@ async def test_answer_has_the_error_of_a_turn_and_the_turns_before_it(
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"turns": []}', "[1]"])
-def test_other_lines_are_no_answers(line: str) -> None:
+def test_lines_in_another_format_are_refused(line: str) -> None:
     with pytest.raises((ValueError, TypeError)):
         parse_answer(line)
 
@@ -101,7 +101,7 @@ def test_system_text_is_that_of_the_request_of_strata() -> None:
     assert suite.system_text(body) == "You remember.\n\nA summary."
 
 
-def test_peers_run_by_default_only_where_they_are_installed() -> None:
+def test_the_peers_suite_runs_by_default_only_if_installed() -> None:
     chosen = program_of_benchmarks.chosen_suites
     assert "peers" not in chosen([], peers_exist=False)
     assert "peers" in chosen([], peers_exist=True)
@@ -109,19 +109,19 @@ def test_peers_run_by_default_only_where_they_are_installed() -> None:
     assert len(chosen([], peers_exist=False)) == len(chosen([], peers_exist=True)) - 1
 
 
-async def test_suite_is_left_out_with_a_reason_if_nothing_can_be_installed(
+async def test_the_suite_is_skipped_with_a_reason_if_nothing_can_be_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: PeerEnvironment) -> None:
         raise InstallError("no network")
 
     monkeypatch.setattr(PeerEnvironment, "prepare", fail)
-    # The suite ends before it uses anything of the run.
+    # The suite ends before it uses the run.
     await suite.peers(cast("Bench", None))
     assert capsys.readouterr().err == "... peers are left out: no network\n"
 
 
-def test_environment_is_made_again_after_a_change_of_its_packages(
+def test_the_environment_is_rebuilt_when_its_packages_change(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     commands: list[str] = []
@@ -145,7 +145,7 @@ def test_environment_is_made_again_after_a_change_of_its_packages(
     assert commands == ["venv", "pip", "venv", "pip"]
 
 
-def test_environment_that_could_not_be_filled_does_not_exist(
+def test_an_environment_whose_installation_failed_does_not_exist(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def make(*arguments: str) -> None:
@@ -169,7 +169,7 @@ def test_every_package_is_pinned_and_no_line_names_a_place_to_load_from() -> Non
     assert {requirement.name for requirement in direct} <= {one.name for one in requirements}
 
 
-def test_peers_have_databases_of_their_own() -> None:
+def test_each_peer_has_its_own_database() -> None:
     databases = [peer.database for peer in (*PEERS, LANGGRAPH_SYNC)]
     assert len(set(databases)) == len(databases)
 
@@ -187,7 +187,7 @@ def imported(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.database)
-def test_programs_import_nothing_that_their_environment_lacks(peer: Any) -> None:
+def test_peer_programs_import_only_packages_of_their_environment(peer: Any) -> None:
     ours = re.compile(r"(benchmarks|strata)\b")
     names = imported(peer.module.rpartition(".")[2])
     assert {name for name in names if ours.match(name)} == {"benchmarks.peers.program"}

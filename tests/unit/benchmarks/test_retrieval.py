@@ -1,4 +1,4 @@
-"""The benchmark of search: what it reads and how it counts."""
+"""The benchmark of search: its input formats and its scores."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_facts_are_read_and_other_files_refused(tmp_path: Path) -> None:
         list(load(tmp_path))
 
 
-def test_bm25_finds_rare_words_first() -> None:
+def test_bm25_ranks_rare_words_first() -> None:
     texts = ["the cat sat", "the dog sat", "the dog and the zebra sat"]
     plain = Bm25([plain_words(text) for text in texts])
     assert plain.search(plain_words("sitting zebra"), 3) == [2]
@@ -151,7 +151,7 @@ def test_words_of_the_baseline_are_stems_without_stop_words(
     assert words_of(text, language) == words
 
 
-def test_documents_of_the_baseline_have_date_and_speaker() -> None:
+def test_documents_of_the_baseline_contain_date_and_speaker() -> None:
     time = datetime(2025, 3, 9, tzinfo=UTC)
     turn = Turn("a", "user", "Hola", time, "Inés", 0, "es")
     assert document_of(turn) == ["doming", "9", "marz", "2025", "ines", "hol"]
@@ -178,7 +178,7 @@ def ranking_of(keys: str, chat: Chat) -> Ranking:
     return Ranking([*keys], [*keys], sessions_of([*keys], chat))
 
 
-def test_a_ranking_is_scored_by_turn_and_by_session() -> None:
+def test_rankings_are_scored_by_turn_and_by_session() -> None:
     chat = chat_of()
     scores = score(ranking_of("xaxxxxxxxbc", chat_with_x(chat)), question_of("a", "b", "c"), chat)
     assert (scores["recall@5"], scores["recall@10"]) == pytest.approx((1 / 3, 2 / 3))
@@ -196,7 +196,7 @@ def chat_with_x(chat: Chat) -> Chat:
     return replace(chat, turns=[*chat.turns, turn])
 
 
-def test_newest_first_needs_the_newest_before_every_outdated_turn() -> None:
+def test_newest_first_requires_the_newest_turn_before_every_outdated_one() -> None:
     chat = chat_of()
     question = question_of("e", outdated="ab")
     shares = [score(ranking_of(keys, chat), question, chat)[NEWEST_FIRST] for keys in ("cea", "ae")]
@@ -205,11 +205,11 @@ def test_newest_first_needs_the_newest_before_every_outdated_turn() -> None:
     assert NEWEST_FIRST not in score(ranking_of("c", chat), question_of("e"), chat)
 
 
-def test_ranks_of_the_evidence_are_kept() -> None:
+def test_ranks_of_the_evidence_are_recorded() -> None:
     assert ranks(["x", "b"], {"a", "b"}) == {"a": None, "b": 2}
 
 
-def test_the_headline_of_beam_is_of_its_factual_types() -> None:
+def test_the_overall_score_of_beam_covers_its_factual_types() -> None:
     chat = chat_of()
     factual, other = (
         Answer("BEAM", chat, question_of("a", kind=kind), "other words")
@@ -219,7 +219,7 @@ def test_the_headline_of_beam_is_of_its_factual_types() -> None:
     assert list(groups_of(other)) == ["type: event_ordering"]
 
 
-def test_wording_depends_on_rare_words_only() -> None:
+def test_wording_is_classified_by_rare_words_only() -> None:
     time = datetime(2025, 1, 1, tzinfo=UTC)
     texts = ["The boat leaks", *["My boat is blue"] * 3, "A horse"]
     turns = [Turn(str(place), "user", text, time) for place, text in enumerate(texts)]
@@ -235,7 +235,7 @@ def test_wording_depends_on_rare_words_only() -> None:
     assert baselines.wording(answer) == "needs context"
 
 
-def test_questions_are_grouped_by_their_languages() -> None:
+def test_questions_are_grouped_by_language() -> None:
     chat = chat_of()
     asked = datetime(2025, 2, 1, tzinfo=UTC)
 
@@ -253,14 +253,14 @@ def test_questions_are_grouped_by_their_languages() -> None:
     assert groups("zh", "en") == {"languages: different", "languages: English text"}
 
 
-def test_intervals_are_the_same_in_every_run_and_hold_the_mean() -> None:
+def test_intervals_are_reproducible_and_contain_the_mean() -> None:
     low, high = bootstrap([0.0, 1.0] * 50)
     assert low < 0.5 < high
     assert (low, high) == bootstrap([0.0, 1.0] * 50)
     assert bootstrap([1.0] * 5) == (1.0, 1.0)
 
 
-def test_evidence_counts_as_shown_by_the_share_of_its_sentences() -> None:
+def test_evidence_is_scored_by_the_share_of_its_shown_sentences() -> None:
     time = datetime(2025, 1, 1, tzinfo=UTC)
     short = Turn("a", "user", 'She said "no"\nand left.', time)
     long = Turn("b", "user", "First part. Other part.", time)
@@ -271,7 +271,7 @@ def test_evidence_counts_as_shown_by_the_share_of_its_sentences() -> None:
     assert shown(content, [Turn("c", "user", "Neither.", time)])[SHOWN] == 0
 
 
-def test_changed_chats_are_stored_again_in_a_kept_folder() -> None:
+def test_a_changed_chat_has_another_identity() -> None:
     chat = chat_of()
     moved = replace(chat.turns[0], time=datetime(2025, 1, 2, tzinfo=UTC))
     changed = replace(chat, turns=[moved, *chat.turns[1:]])
@@ -293,7 +293,7 @@ def test_a_run_can_be_limited() -> None:
         select(sets, ("Hybrid",), None, reranker=False)
 
 
-def test_a_reranker_adds_a_method_beside_hybrid() -> None:
+def test_a_reranker_adds_a_method_after_hybrid() -> None:
     plain = select({}, (), None, reranker=False).methods
     more = select({}, (), None, reranker=True).methods
     assert more[:2] == ["hybrid", "reranked"]
@@ -306,7 +306,7 @@ def test_a_reranker_adds_a_method_beside_hybrid() -> None:
 
 
 def result_of(rank: int) -> Result:
-    """Returns a result in which BM25 is better than hybrid, which has the evidence at a rank."""
+    """Returns a result in which BM25 is better than hybrid; `rank` is that of hybrid."""
     result = Result(["hybrid", "BM25", TOOL])
     for half in ("calibration", "test"):
         question = question_of("a", kind="fact <1>")
@@ -323,7 +323,7 @@ def result_of(rank: int) -> Result:
     return result
 
 
-def test_the_report_has_its_plots_and_tells_the_halves_apart(tmp_path: Path) -> None:
+def test_the_report_has_its_plots_and_separates_the_halves(tmp_path: Path) -> None:
     result = result_of(rank=1)
     result.answers[-1].scores["hybrid"]["recall@10"] = 0.0
     effect = FloorEffect(
@@ -365,7 +365,7 @@ def test_two_runs_are_compared_question_by_question(tmp_path: Path) -> None:
     assert not any("MRR" in line for line in lines)
 
 
-def test_the_chats_that_the_floor_was_chosen_on_are_kept_apart(tmp_path: Path) -> None:
+def test_the_chat_used_for_calibration_is_separated_from_the_test_chats(tmp_path: Path) -> None:
     for name in ("100K-1", "100K-2"):
         written(tmp_path / name / "chat.json", [])
         written(tmp_path / name / "probing_questions" / "probing_questions.json", {})
@@ -375,7 +375,7 @@ def test_the_chats_that_the_floor_was_chosen_on_are_kept_apart(tmp_path: Path) -
     assert list(halves(chats[1:])) == ["test"]
 
 
-def test_the_halves_of_the_shipped_queries_share_nothing() -> None:
+def test_the_halves_of_the_shipped_queries_are_disjoint() -> None:
     sets = relevance_sets()
     calibration, test = sets["calibration"], sets["test"]
     for half in (calibration, test):
@@ -401,5 +401,7 @@ def test_the_halves_of_the_shipped_queries_share_nothing() -> None:
     ("part", "whole", "low", "high"),
     [(0, 0, 0, 1), (0, 100, 0, 0.037), (100, 100, 0.963, 1), (50, 100, 0.404, 0.596)],
 )
-def test_a_share_has_wilsons_interval(part: int, whole: int, low: float, high: float) -> None:
+def test_intervals_of_shares_are_wilson_intervals(
+    part: int, whole: int, low: float, high: float
+) -> None:
     assert interval(part, whole) == pytest.approx((low, high), abs=0.0005)

@@ -1,4 +1,4 @@
-"""The benchmark of scale: what it fills the services with."""
+"""The benchmark of scale: its generated texts and vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata.api.common.v1 import search_pb2
 DIM = 16
 
 
-def test_texts_are_the_same_in_every_run_and_all_different() -> None:
+def test_generated_texts_are_reproducible_and_all_different() -> None:
     first = list(texts(200, words=12, seed=1))
     assert first == list(texts(200, words=12, seed=1))
     assert len(set(first)) == 200
@@ -22,7 +22,7 @@ def test_texts_are_the_same_in_every_run_and_all_different() -> None:
     assert 10 < sum(lengths) / len(lengths) < 18
 
 
-def test_few_words_are_common_and_most_are_rare() -> None:
+def test_word_frequencies_are_skewed() -> None:
     counts: dict[str, int] = {}
     for text in texts(500, words=40, seed=3):
         for word in text.split():
@@ -32,7 +32,7 @@ def test_few_words_are_common_and_most_are_rare() -> None:
     assert sum(1 for count in ordered if count == 1) > len(ordered) / 2
 
 
-def test_vectors_have_length_one_and_common_words_bring_them_near() -> None:
+def test_vectors_have_unit_length_and_common_words_make_them_similar() -> None:
     for sized in with_vectors(5, words=12, seed=1, dim=DIM):
         assert len(sized.vector) == DIM
         assert np.linalg.norm(sized.vector) == pytest.approx(1.0, abs=1e-5)
@@ -43,17 +43,17 @@ def test_vectors_have_length_one_and_common_words_bring_them_near() -> None:
     assert here @ np.array(vector_of(near, DIM)) > here @ np.array(vector_of(other, DIM))
 
 
-def test_unknown_words_have_vectors_too() -> None:
+def test_unknown_words_have_vectors() -> None:
     assert not np.isnan(vector_of("Qqq.", DIM)).any()
 
 
-def test_questions_hold_common_and_rare_words() -> None:
+def test_questions_contain_common_and_rare_words() -> None:
     asked = questions(50, seed=1)
     assert asked == questions(50, seed=1)
     assert all(question.endswith("?") and len(question.split()) == 7 for question in asked)
 
 
-def test_a_search_without_the_index_is_not_measured() -> None:
+def test_a_search_answered_without_the_index_is_refused() -> None:
     def hit(explanation: str) -> pb.PassageHit:
         return pb.PassageHit(relevance=search_pb2.Relevance(explanation=explanation))
 
@@ -64,5 +64,5 @@ def test_a_search_without_the_index_is_not_measured() -> None:
         check([hit("Found by its words at rank 1. Only its words were searched: ...")])
 
 
-def test_the_parts_of_memory_are_added_up() -> None:
+def test_the_memory_of_all_parts_is_added_up() -> None:
     assert total("postgres 12, strata 30, vectors 8") == 50

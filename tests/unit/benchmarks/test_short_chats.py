@@ -108,7 +108,7 @@ def test_questions_do_not_repeat_their_evidence(chats: list[Chat]) -> None:
     assert sum(shares) / len(shares) < 0.25
 
 
-def test_halves_are_balanced_by_language_and_shape(chats: list[Chat]) -> None:
+def test_the_halves_have_the_same_languages_and_shapes(chats: list[Chat]) -> None:
     for read in ("language", "shape"):
         counts = [
             Counter(getattr(chat, read) for chat in chats if chat.half == half) for half in HALVES
@@ -142,7 +142,7 @@ def test_both_halves_have_every_kind_and_pair_of_languages(chats: list[Chat]) ->
             assert asked_about_english[language] >= 1, (half, language)
 
 
-def test_people_of_the_small_talk_are_in_no_question(chats: list[Chat]) -> None:
+def test_names_in_small_talk_occur_in_no_question(chats: list[Chat]) -> None:
     lists = json.loads((FOLDER / "small_talk.json").read_text(encoding="utf-8"))
     for chat in chats:
         people = {name for entry in lists.values() for name in entry["words"]["person"]}

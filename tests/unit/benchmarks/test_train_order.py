@@ -13,7 +13,7 @@ from strata.shared.search.learned_order import MatchFeatures, shipped_order
 
 
 def search(*rows: tuple[float, float, bool], evidence: int = 1) -> Search:
-    """A search with matches of a score and a relevance before them; the last says if it answers."""
+    """Returns a search; each match has a score, the relevance before, and whether it answers."""
     matches = [
         MatchFeatures(score, 0.1, 0.0, before, 0.0, 0.0, 0.0, 3.0, 0.0) for score, before, _ in rows
     ]
@@ -21,7 +21,7 @@ def search(*rows: tuple[float, float, bool], evidence: int = 1) -> Search:
     return Search(np.array(matches), [30] * len(rows), answers, evidence)
 
 
-def test_a_feature_that_answers_have_gets_weight_and_others_none() -> None:
+def test_a_feature_of_the_answers_gets_weight_and_other_features_none() -> None:
     training = [
         search((0.9, 0.0, False), (0.8, 0.7, True), (0.7, 0.1, False)),
         search((0.9, 0.0, True), (0.5, 0.0, False)),
@@ -33,14 +33,14 @@ def test_a_feature_that_answers_have_gets_weight_and_others_none() -> None:
     assert figures(training, order)["hit@1"] == 1.0
 
 
-def test_answers_that_were_not_found_count_as_missed() -> None:
+def test_answers_that_were_not_retrieved_count_as_missed() -> None:
     assert figures([search((0.9, 0.0, True), evidence=2)], None)["recall@10"] == 0.5
     nothing = Search(np.empty((0, len(MatchFeatures._fields))), [], np.array([], np.bool_), 1)
     assert figures([nothing], shipped_order())["recall@5"] == 0.0
 
 
 @pytest.mark.slow
-def test_training_gives_the_order_that_is_shipped() -> None:
+def test_training_reproduces_the_shipped_order() -> None:
     sets = {
         short_chats.NAME: short_chats.short_chats(),
         short_chats.DIALOGUES: short_chats.dialogues(),

@@ -31,6 +31,6 @@ def test_without_a_time_a_key_never_expires() -> None:
 
 
 @pytest.mark.parametrize("text", ["2020-01-01", "15m ago", "soon", "999999w", "0d"])
-def test_a_time_that_is_over_or_is_none_is_refused(text: str) -> None:
+def test_an_invalid_or_past_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_end(text, NOW)

@@ -30,7 +30,7 @@ def typing(lines: Sequence[str]) -> Callable[[str], str]:
     return read
 
 
-def test_each_call_is_decided_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_call_gets_its_own_decision(capsys: pytest.CaptureFixture[str]) -> None:
     decisions = ask_on_terminal(REQUEST, typing(["perhaps", " Y ", "no", " Too late. "]))
     assert decisions == [
         message_pb2.ApprovalDecision(tool_call_id="a", approve=True, arguments_hash="h"),
@@ -55,5 +55,5 @@ def test_return_value_of_a_client_tool_is_typed_at_its_call() -> None:
 
 
 @pytest.mark.parametrize("lines", [[], ["y"], ["y", "n"]])
-def test_leaving_the_prompt_makes_no_decision(lines: list[str]) -> None:
+def test_leaving_the_prompt_sends_no_decision(lines: list[str]) -> None:
     assert ask_on_terminal(REQUEST, typing(lines)) is None

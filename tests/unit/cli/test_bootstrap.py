@@ -12,7 +12,7 @@ from strata.cli.main import app
     ("database", "named"),
     [("", "STRATA_GATEWAY_DATABASE_URL"), ("postgresql://h/d", "STRATA_GATEWAY_KEY_PEPPER")],
 )
-def test_a_missing_setting_is_named_and_is_wrong_usage(
+def test_a_missing_setting_is_wrong_usage_and_named(
     monkeypatch: pytest.MonkeyPatch, database: str, named: str
 ) -> None:
     for name in ("KEY_PEPPER", "KEY_PEPPER_FILE"):
@@ -25,7 +25,7 @@ def test_a_missing_setting_is_named_and_is_wrong_usage(
 
 
 @pytest.mark.parametrize("name", ["", " ", "two\nlines", "a\x1b[31m", "x" * 300])
-def test_an_organization_with_a_name_that_cannot_be_is_not_made(
+def test_an_invalid_organization_name_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("STRATA_GATEWAY_DATABASE_URL", "postgresql://127.0.0.1:1/d")

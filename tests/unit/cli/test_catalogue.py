@@ -9,7 +9,7 @@ from strata.shared.agent_mcp.definitions import CHANGING, READING
 from strata.shared.agent_types import AgentType
 from strata.shared.tool_catalogue import CATALOGUE, ToolEffect
 
-# They show what an agent reads anyway, or do what the tool `memory` does.
+# They show what an agent reads anyway, or do the same as the tool `memory`.
 OF_THE_COMMAND_LINE = {"list_memory_blocks", "read_memory_block", "view_memory", "memory_create"}
 
 
@@ -20,7 +20,7 @@ def test_tools_of_the_mcp_server_are_built_in_tools_or_its_own() -> None:
 
 
 @pytest.mark.parametrize("tool", [*READING, *CHANGING], ids=lambda tool: str(tool.name))
-def test_read_only_hints_agree_with_the_catalogue(tool: object) -> None:
+def test_read_only_hints_match_the_effects_of_the_catalogue(tool: object) -> None:
     name, annotations = tool.name, tool.annotations  # type: ignore[attr-defined]
     if name in CATALOGUE:
         read_only = CATALOGUE[name].effect is ToolEffect.READ_ONLY

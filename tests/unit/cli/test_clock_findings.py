@@ -6,7 +6,7 @@ from strata.cli.checks import clocks
 from strata.cli.findings import CheckVerdict
 
 
-def test_clocks_that_agree_are_one_line() -> None:
+def test_clocks_that_agree_are_reported_in_one_line() -> None:
     (finding,) = clocks(0.2, {"recall": 0.1, "archival": -0.3})
     assert (finding.verdict, finding.text) == (CheckVerdict.OK, "all agree")
 
@@ -31,5 +31,5 @@ def test_clock_that_differs_from_the_gateway_is_reported() -> None:
     assert "this machine differs from the gateway by 40 s" in finding.text
 
 
-def test_a_gateway_that_sends_no_time_is_not_judged() -> None:
+def test_a_gateway_that_sends_no_time_is_not_checked() -> None:
     assert clocks(None, {"recall": None}) == []

@@ -16,7 +16,7 @@ from command_line import completion_variables, completions
 from strata.cli.agent_names import is_typeable
 from strata.cli.main import ENTRIES, _load
 
-# What completing must not load: the services, their engines and libraries.
+# Modules that completion must not load: the services, their engines and libraries.
 HEAVY = (
     "strata.gateway", "strata.agent_loop", "strata.recall", "strata.standalone", "sqlalchemy",
     "asyncpg", "numpy", "qdrant_client", "onnxruntime", "openai",
@@ -54,14 +54,14 @@ def test_without_a_gateway_there_are_no_names_and_no_message(
 
 
 @pytest.mark.parametrize("name", ["ann", "Jörg_2", "support-bot.v1", "a@b", "助手"])
-def test_a_name_of_one_plain_word_is_offered(name: str) -> None:
+def test_a_name_that_needs_no_quoting_is_offered(name: str) -> None:
     assert is_typeable(name)
 
 
 @pytest.mark.parametrize(
     "name", ["my agent", "a$(id)", "a`id`", "--all", "it's", 'a"b', "a;b", "a:b", "~root", "a*"]
 )
-def test_a_name_that_a_shell_would_change_is_not_offered(name: str) -> None:
+def test_a_name_that_needs_quoting_is_not_offered(name: str) -> None:
     assert not is_typeable(name)
 
 
@@ -81,7 +81,7 @@ def test_every_parameter_that_takes_an_agent_is_completed() -> None:
     ]
     assert len(taking) > 60
     without = {path for path, parameter in taking if parameter._custom_shell_complete is None}
-    # `strata run` creates the agent, on a server that mostly does not run yet.
+    # `strata run` creates the agent, usually before its server runs.
     assert without == {"run"}
 
 

@@ -45,7 +45,7 @@ def test_address_and_key_are_read_from_the_data_folder(running: DataFolder) -> N
     assert (target.address, target.api_key) == ("127.0.0.1:7600", "folder-key")
 
 
-def test_options_come_before_the_environment_and_that_before_the_folder(
+def test_options_precede_the_environment_and_that_precedes_the_folder(
     running: DataFolder,
 ) -> None:
     settings = ClientSettings(address="10.0.0.1:1", api_key="environment", data=running.path)
@@ -54,14 +54,14 @@ def test_options_come_before_the_environment_and_that_before_the_folder(
     assert address_and_key(Choice("10.0.0.2:2", "mine"), settings) == ("10.0.0.2:2", "mine")
 
 
-def test_a_folder_that_is_named_comes_before_the_environment(running: DataFolder) -> None:
+def test_a_data_folder_option_precedes_the_environment(running: DataFolder) -> None:
     settings = ClientSettings(address="10.0.0.1:1", api_key="environment")
     assert address_and_key(Choice(data=running.path), settings) == ("127.0.0.1:7600", "folder-key")
     choice = Choice("10.0.0.2:2", data=running.path)
     assert address_and_key(choice, settings) == ("10.0.0.2:2", "environment")
 
 
-def test_the_key_of_the_folder_goes_nowhere_else(running: DataFolder) -> None:
+def test_the_key_of_the_folder_is_sent_only_to_its_own_address(running: DataFolder) -> None:
     assert find(running, address="127.0.0.1:7600").api_key == "folder-key"
     with pytest.raises(UnauthenticatedError, match="STRATA_API_KEY"):
         find(running, address="10.0.0.1:7600")
@@ -84,7 +84,7 @@ def test_the_default_folder_needs_no_option(
     assert raised.value.message.endswith("Start it with: strata up")
 
 
-def test_start_in_progress_is_reported(folder: DataFolder) -> None:
+def test_a_start_in_progress_is_reported(folder: DataFolder) -> None:
     with pytest.raises(UnreachableError, match="is being started"):
         find(folder)
 
@@ -143,7 +143,7 @@ def test_a_password_in_an_address_is_not_shown(running: DataFolder) -> None:
         ("dns:///host:7600", "dns:///host:7600", False),
     ],
 )
-def test_schemes_have_no_case_and_blanks_around_an_address_do_not_count(
+def test_schemes_are_case_insensitive_and_blanks_around_an_address_are_ignored(
     running: DataFolder, address: str, target: str, tls: bool
 ) -> None:
     target_ = find(running, address=address, api_key="k")
@@ -163,7 +163,9 @@ def test_a_missing_file_of_authorities_is_wrong_usage(running: DataFolder) -> No
 
 
 @pytest.mark.parametrize("key", ["two words", "two\nlines", "ключ", "sk-\x1b[31m", "“sk-strata”"])
-def test_a_key_that_no_header_can_carry_is_wrong_usage(running: DataFolder, key: str) -> None:
+def test_a_key_with_characters_invalid_in_headers_is_wrong_usage(
+    running: DataFolder, key: str
+) -> None:
     with pytest.raises(UsageError, match="API key has blanks"):
         find(running, address="127.0.0.1:7600", api_key=key)
     settings = ClientSettings(address="127.0.0.1:7600", organization_key=key)
@@ -179,7 +181,7 @@ def test_keys_are_not_printed(running: DataFolder) -> None:
     assert "folder-key" not in repr(find(running))
 
 
-def test_the_organization_key_is_found_as_the_api_key_is(running: DataFolder) -> None:
+def test_the_organization_key_is_looked_up_like_the_api_key(running: DataFolder) -> None:
     running.secret("organization-key", lambda: "folder-organization-key")
     folder = ClientSettings(data=running.path)
     settings = ClientSettings(
@@ -199,7 +201,9 @@ def test_the_organization_key_is_found_as_the_api_key_is(running: DataFolder) ->
     assert key(Choice(data=running.path), settings)[1] == "folder-organization-key"
 
 
-def test_the_organization_key_of_the_folder_goes_to_no_other_address(running: DataFolder) -> None:
+def test_the_organization_key_of_the_folder_is_sent_to_no_other_address(
+    running: DataFolder,
+) -> None:
     running.secret("organization-key", lambda: "folder-organization-key")
     settings = ClientSettings(api_key="project", data=running.path)
     with pytest.raises(UnauthenticatedError) as raised:

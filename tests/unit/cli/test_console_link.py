@@ -33,7 +33,7 @@ def folder(open_folder: Path) -> Iterator[DataFolder]:
 
 
 def key_in(link: str, folder: DataFolder) -> str | None:
-    """The key that the server of a folder reads from a link."""
+    """Returns the key that the server of a folder reads from a link."""
     sealer = Sealer(folder.secret("key-pepper"), SystemClock())
     return LinkTokens(sealer, SystemClock(), 0.0).take(link.partition("token=")[2])
 
@@ -62,7 +62,7 @@ def test_command_without_a_server_says_how_to_start_one(folder: DataFolder) -> N
     assert "Start it with strata up" in done.stderr
 
 
-def test_command_needs_the_secrets_of_the_folder(folder: DataFolder) -> None:
+def test_the_command_needs_the_secrets_of_the_folder(folder: DataFolder) -> None:
     folder.announce("127.0.0.1:7600", {}, http_url="http://127.0.0.1:7680")
     (folder.secrets / "key-pepper").unlink()
     done = CliRunner().invoke(app, ["console", "--data", str(folder.path)])

@@ -24,7 +24,7 @@ def window(tokens: list[int], size: int, limit: int = 0) -> pb.GetContextWindowR
     )
 
 
-def test_effects_of_the_next_turn_are_shown() -> None:
+def test_effects_of_the_next_turn_are_listed() -> None:
     shown = window([250, 125, 500, 0, 0, 125, 0, 250], 1000, 900)
     shown.files_to_close.extend(["docs/a.txt", "docs/b\x1b[31m.txt"])
     shown.compaction_due = True
@@ -35,7 +35,7 @@ def test_effects_of_the_next_turn_are_shown() -> None:
     assert blank == ""
 
 
-def test_each_part_has_its_share_and_the_limit_is_marked() -> None:
+def test_each_part_is_drawn_with_its_share_and_the_limit() -> None:
     lines_shown = window([250, 125, 0, 0, 0, 125, 0, 250], 1000, 900)
     bar, total, blank, *legend = (line.plain for line in picture(lines_shown, 42))
 

@@ -21,7 +21,7 @@ DOCUMENTS = st.builds(
 )
 
 
-def test_changes_of_different_lines_and_fields_are_both_kept() -> None:
+def test_changes_of_different_lines_and_fields_are_merged() -> None:
     theirs = replace(BASE, value="ONE\ntwo\nthree\nfour\nfive", limit=200, revision=5)
     mine = replace(BASE, value="one\ntwo\nthree\nfour\nFIVE", description="other")
     merged = merge(BASE, theirs, mine)
@@ -40,7 +40,9 @@ def test_conflicting_changes_keep_the_value_of_the_server() -> None:
 
 
 @given(DOCUMENTS, DOCUMENTS, DOCUMENTS)
-def test_one_side_alone_always_wins(base: BlockFile, theirs: BlockFile, mine: BlockFile) -> None:
+def test_a_change_on_one_side_only_is_kept(
+    base: BlockFile, theirs: BlockFile, mine: BlockFile
+) -> None:
     assert merge(base, base, mine).document.same(mine)
     assert merge(base, theirs, base).document == theirs
     assert merge(base, mine, mine).document == mine

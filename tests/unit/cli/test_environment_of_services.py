@@ -21,7 +21,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("service", [spec.name for spec in ALL_SERVICES])
-def test_a_service_sees_its_own_settings_and_no_others(
+def test_a_service_gets_only_its_own_settings(
     service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in SECRETS.items():

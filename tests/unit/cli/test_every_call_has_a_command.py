@@ -11,7 +11,7 @@ from strata.client.services import Services
 from strata.gateway.registry import public_services
 from unit.house.repository import modules, name_of, trees
 
-# Declared and not built: they answer UNIMPLEMENTED.
+# Declared but not implemented: they answer UNIMPLEMENTED.
 NOT_BUILT = {
     "AdminService.ListAuditEvents",
     "AdminService.EraseSubject",

@@ -23,7 +23,7 @@ from strata.client.images import user_message
         ("/image my\\ cat.png Look", "my cat.png", "Look"),
     ],
 )
-def test_chat_line_has_an_image_file_and_a_text(
+def test_a_chat_line_has_an_image_file_and_a_text(
     line: str, name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

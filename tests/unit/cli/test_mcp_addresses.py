@@ -11,7 +11,7 @@ from strata.shared.agent_mcp.resources import label_of, uri_of
 
 
 @given(label=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_the_address_of_a_block_leads_back_to_it_and_to_no_other_agents(label: str) -> None:
+def test_the_address_of_a_block_identifies_it_and_its_agent(label: str) -> None:
     uri = uri_of("agent-1", label)
     assert label_of(uri, "agent-1") == label
     assert label_of(uri, "agent-2") == ""
@@ -19,7 +19,7 @@ def test_the_address_of_a_block_leads_back_to_it_and_to_no_other_agents(label: s
 
 
 @given(text=st.text())
-def test_other_texts_are_not_addresses(text: str) -> None:
+def test_invalid_addresses_have_no_label(text: str) -> None:
     assert label_of(text, "agent-1") == ""
 
 
@@ -37,10 +37,10 @@ def test_other_texts_are_not_addresses(text: str) -> None:
         ("", False),
     ],
 )
-def test_only_loopback_is_closed_to_other_machines(host: str, loopback: bool) -> None:
+def test_only_loopback_hosts_count_as_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_is_in_brackets() -> None:
     assert url_of("::1", 80) == "http://[::1]:80/mcp"
     assert url_of("localhost", 80) == "http://localhost:80/mcp"

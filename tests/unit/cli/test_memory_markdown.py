@@ -90,7 +90,7 @@ def test_text_begins_after_the_front_matter(text: str, value: str) -> None:
     assert parse(text.encode()).value == value
 
 
-def test_plain_yaml_values_stay_text() -> None:
+def test_yaml_values_of_other_types_are_read_as_text() -> None:
     document = parse(b"---\nlabel: no\ndescription: 2026-07-30\nlimit: 0500\n---\n")
     assert document == BlockFile("no", "", "2026-07-30", 500)
 
@@ -154,7 +154,7 @@ def test_state_is_stored_and_detects_changed_files(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"human.md", STATE_FILE}
 
 
-def test_damaged_state_is_reported_and_not_overwritten(tmp_path: Path) -> None:
+def test_a_damaged_state_file_is_reported_and_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_text('{"format": 1, "agent_id"')
     with pytest.raises(UsageError, match="is damaged"):
         MemoryFolder(tmp_path)

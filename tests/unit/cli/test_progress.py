@@ -40,7 +40,7 @@ def test_a_terminal_shows_one_line_for_all_reports() -> None:
     assert terminal.text.strip() == ""
 
 
-def test_reports_of_another_process_are_read_back() -> None:
+def test_progress_lines_of_another_process_are_parsed() -> None:
     lines: list[str] = []
     report = progress_documents(lines.append)
     for progress in (*FETCHED, *BUILT):
@@ -49,7 +49,7 @@ def test_reports_of_another_process_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "Strata is ready", 'PROGRESS {"phase":', "PROGRESS {}"])
-def test_other_lines_are_no_reports(line: str) -> None:
+def test_other_lines_are_not_parsed_as_progress(line: str) -> None:
     assert parse_progress(line) is None
 
 

@@ -24,7 +24,7 @@ def prompts_path(folder: Path) -> Any:
     return local.service_values("agent_loop")["prompts_path"]
 
 
-def test_prompts_are_in_the_data_folder_by_default(
+def test_prompts_are_searched_in_the_data_folder_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("STRATA_AGENT_LOOP_PROMPTS_PATH", raising=False)

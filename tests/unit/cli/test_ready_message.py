@@ -1,4 +1,4 @@
-"""What ``strata up`` prints and announces when it is ready."""
+"""The output and announcement of ``strata up`` when it is ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strata.standalone.data_folder import DataFolder
 
 
 class Model:
-    """The chat model as far as it is shown."""
+    """The chat model, reduced to its shown attributes."""
 
     process = None
 
@@ -30,7 +30,7 @@ class Model:
 
 
 class Storage:
-    """The engines as far as they are shown."""
+    """The engines, reduced to their shown attributes."""
 
     processes: ClassVar[dict[str, int]] = {}
 
@@ -64,14 +64,16 @@ def test_the_chat_command_names_the_data_folder_unless_it_is_the_usual_one(
     folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert f"chat assistant --create --data {shlex.quote(str(folder.path))}" in shown(folder)
-    # Another terminal does not know our environment.
+    # Another terminal does not have our environment.
     monkeypatch.setenv("STRATA_DATA", str(folder.path))
     assert "--data" in shown(folder)
     monkeypatch.setattr("strata.client.data_folder.default_data_folder", lambda: folder.path)
     assert "--data" not in shown(folder)
 
 
-def test_an_open_address_without_tls_is_warned_of(folder: DataFolder, tmp_path: Path) -> None:
+def test_listening_on_all_addresses_without_tls_prints_a_warning(
+    folder: DataFolder, tmp_path: Path
+) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
         assert "Warning" not in shown(folder, host=host)
     output = shown(folder, host="0.0.0.0")
@@ -86,7 +88,7 @@ def test_an_open_address_without_tls_is_warned_of(folder: DataFolder, tmp_path: 
     assert "Warning" not in output
 
 
-def test_this_machine_reaches_every_gateway_without_tls(
+def test_a_local_listener_without_tls_exists_for_every_gateway(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert _internal_address("127.0.0.1") == _internal_address("0.0.0.0") == ""
@@ -100,7 +102,7 @@ def test_this_machine_reaches_every_gateway_without_tls(
 
 
 @pytest.mark.parametrize("only", ["tls_certificate_file", "tls_key_file", "tls_client_ca_file"])
-def test_half_of_the_tls_settings_is_refused(only: str) -> None:
+def test_a_certificate_without_a_key_is_refused_and_the_reverse(only: str) -> None:
     with pytest.raises(WrongSettingError, match="STRATA_GATEWAY_TLS_"):
         GatewaySettings(**cast("Any", {only: "/x"}))
 
@@ -109,7 +111,7 @@ def test_half_of_the_tls_settings_is_refused(only: str) -> None:
     ("internal", "address"),
     [("", ""), ("0.0.0.0:7610", "10.0.0.5:7610"), ("unix:/tmp/strata.sock", "")],
 )
-def test_other_gateways_are_given_the_address_without_tls(
+def test_other_gateways_use_the_address_without_tls(
     tmp_path: Path, internal: str, address: str
 ) -> None:
     certificate, key = self_signed(tmp_path, ["localhost"])
@@ -119,7 +121,7 @@ def test_other_gateways_are_given_the_address_without_tls(
     assert plain.model_copy(update=files).advertised_address == address
 
 
-def test_brackets_in_the_path_of_a_data_folder_are_shown(folder_in_brackets: DataFolder) -> None:
+def test_brackets_in_the_path_of_a_data_folder_are_printed(folder_in_brackets: DataFolder) -> None:
     text = shown(folder_in_brackets)
     assert text.count(str(folder_in_brackets.path)) == 4
 

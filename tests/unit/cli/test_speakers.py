@@ -1,4 +1,4 @@
-"""Members of a group that speak at the same time are shown one after the other."""
+"""Members of a group that reply concurrently are shown one after the other."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def texts(events: Sequence[pb.RunEvent]) -> list[str]:
     return [event.text_delta.text for event in events if event.HasField("text_delta")]
 
 
-def test_turns_that_follow_each_other_are_shown_as_they_come() -> None:
+def test_consecutive_turns_are_shown_as_they_arrive() -> None:
     events = [*turn_of(1), *turn_of(2)]
     assert shown(events)[:-1] == events
 
 
 @given(st.lists(st.integers(2, 5), min_size=4 * (TEXTS + 2), max_size=4 * (TEXTS + 2)), st.data())
-def test_answers_that_come_at_the_same_time_are_not_mixed(
+def test_answers_that_arrive_concurrently_are_not_mixed(
     order: list[int], data: st.DataObject
 ) -> None:
     left = {turn: turn_of(turn) for turn in range(2, 6)}
     turns = [*order, *sorted(left) * (TEXTS + 2)]
     mixed = [left[turn].pop(0) for turn in turns if left[turn]]
     opening, closing = turn_of(1)[:2], turn_of(1)[2:]
-    # The manager agent may go on before the last answer is over.
+    # The manager agent may continue before the last answer ends.
     cut = data.draw(st.integers(len(mixed) - 3, len(mixed)))
     out = shown([*opening, *mixed[:cut], *closing, *mixed[cut:]])
     assert sorted(texts(out)) == sorted(f"{turn}.{n}" for turn in range(1, 6) for n in range(TEXTS))

@@ -41,7 +41,7 @@ def test_help_imports_no_heavy_modules() -> None:
 
 
 @pytest.mark.child_process
-def test_version() -> None:
+def test_the_version_option_prints_the_version() -> None:
     assert run("--version").startswith("strata ")
 
 
@@ -70,14 +70,14 @@ def test_a_blank_name_or_folder_is_wrong_usage(arguments: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in ENTRIES])
-def test_only_the_program_offers_completion(name: str) -> None:
+def test_only_the_top_level_program_offers_completion(name: str) -> None:
     assert "--install-completion" not in CliRunner().invoke(app, [name, "--help"]).stdout
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("STRATA_PORT", "abc"), ("STRATA_TLS", "maybe"), ("STRATA_PORT", "70000")]
 )
-def test_a_wrong_setting_is_wrong_usage_and_names_its_variable(
+def test_an_invalid_setting_is_wrong_usage_and_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -86,7 +86,7 @@ def test_a_wrong_setting_is_wrong_usage_and_names_its_variable(
     assert f"Error: A setting is wrong. {name}: " in done.stderr
 
 
-def test_a_wrong_setting_of_a_service_is_found_before_anything_starts(
+def test_an_invalid_setting_of_a_service_is_reported_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, open_folder: Path
 ) -> None:
     monkeypatch.setenv("STRATA_LOCAL_DEMO", "off")

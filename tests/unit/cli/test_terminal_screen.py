@@ -80,18 +80,18 @@ TOOL = RunEvent(
 )
 
 
-def test_tokens_are_shown_as_they_come(watched: Watched) -> None:
+def test_tokens_are_shown_as_they_arrive(watched: Watched) -> None:
     watched.view.show(STEP)
     watched.view.show(text("Hel"))
     watched.terminal.feed(watched.file.getvalue().replace("\n", "\r\n"))
     assert watched.terminal.text.endswith("Hel")
 
 
-def test_the_stored_message_is_not_shown_again(watched: Watched) -> None:
+def test_a_streamed_message_is_not_printed_again_when_stored(watched: Watched) -> None:
     assert watched.show(STEP, text("Hel"), text("lo"), stored("Hello")) == "Hello"
 
 
-def test_thoughts_stand_on_lines_of_their_own(watched: Watched) -> None:
+def test_reasoning_is_shown_on_separate_lines(watched: Watched) -> None:
     shown = watched.show(STEP, thought("Hm"), thought("m."), text("Hello"), stored("Hello", "Hmm."))
     assert shown == "Hmm.\nHello"
 
@@ -101,7 +101,7 @@ def test_snapshot_after_a_lost_connection_replaces_the_shown_text(watched: Watch
     assert shown == "It goes on well"
 
 
-def test_lost_connection_is_shown_until_it_is_back(watched: Watched) -> None:
+def test_a_lost_connection_is_shown_until_it_is_restored(watched: Watched) -> None:
     shown = watched.show(STEP, text("It goes "), LOST)
     assert shown == "It goes\nConnection lost; trying again …"
 
@@ -113,12 +113,12 @@ def test_a_message_that_ended_during_the_break_is_shown_whole(watched: Watched) 
     assert shown == "Hm.\nIt goes on."
 
 
-def test_a_restarted_step_takes_its_text_back(watched: Watched) -> None:
+def test_a_restarted_step_erases_its_text(watched: Watched) -> None:
     shown = watched.show(STEP, text("Wrong\nand long " * 5), RESTARTED, STEP, text("Right"))
     assert shown == "Right"
 
 
-def test_the_text_of_a_step_that_died_with_its_process_is_withdrawn(watched: Watched) -> None:
+def test_the_text_of_a_step_lost_with_its_process_is_withdrawn(watched: Watched) -> None:
     shown = watched.show(STEP, text("one two"), LOST, BACK, STEP, text("alpha"), stored("alpha"))
     assert shown == "alpha"
 
@@ -136,14 +136,14 @@ def test_lost_connection_between_steps_keeps_stored_text(watched: Watched) -> No
     assert shown.count("First.") == 1
 
 
-def test_withdrawn_text_that_scrolled_away_is_declared_void() -> None:
+def test_withdrawn_text_that_scrolled_away_is_marked_as_void() -> None:
     watched = Watched(height=5)
     lines = "\n".join(f"line {number}" for number in range(8))
     shown = watched.show(STEP, text(lines), RESTARTED, STEP, text("Right"))
     assert shown == f"{lines}\nThe reply above is void. Again.\nRight"
 
 
-def test_text_above_a_tool_call_is_not_taken_back(watched: Watched) -> None:
+def test_text_above_a_tool_call_is_marked_as_void_instead_of_erased(watched: Watched) -> None:
     shown = watched.show(STEP, text("I look."), TOOL, RESTARTED, STEP, text("Seen."))
     assert shown == "I look.\n→ look()\nThe reply above is void. Again.\nSeen."
 
@@ -152,7 +152,7 @@ def test_a_tool_call_that_is_announced_twice_is_shown_once(watched: Watched) -> 
     assert watched.show(STEP, TOOL, TOOL) == "→ look()"
 
 
-def test_a_model_cannot_steer_the_terminal(watched: Watched) -> None:
+def test_control_characters_of_a_model_are_removed(watched: Watched) -> None:
     assert watched.show(STEP, text("a\x1b[2J\x1b]0;t\x07b\x9b1Ac")) == "a[2J]0;tb1Ac"
 
 
@@ -173,7 +173,7 @@ def test_rows_are_counted_as_a_terminal_counts_them(text: str, width: int) -> No
     st.lists(st.sampled_from(["text", "break", "restart", "snapshot"]), max_size=12),
     st.text(alphabet="xyz ", min_size=12, max_size=12),
 )
-def test_whatever_happens_the_whole_reply_stands_there_once(acts: list[str], whole: str) -> None:
+def test_after_random_events_the_reply_is_shown_exactly_once(acts: list[str], whole: str) -> None:
     whole = f"<{whole}>"
     watched = Watched(height=200)
     watched.view.show(STEP)
@@ -184,7 +184,7 @@ def test_whatever_happens_the_whole_reply_stands_there_once(acts: list[str], who
                 watched.view.show(text(whole[sent : sent + 2]))
                 sent = min(sent + 2, len(whole))
             case "break":
-                # What is written meanwhile reaches us with the snapshot only.
+                # Text that is written meanwhile arrives only with the snapshot.
                 watched.view.show(LOST)
                 watched.view.show(BACK)
                 sent = min(sent + 2, len(whole))
@@ -213,20 +213,20 @@ def test_plain_text_stays_as_it_was_streamed(watched: Watched) -> None:
     assert watched.show(text(reply)) == reply
 
 
-def test_a_rendered_reply_can_be_taken_back(watched: Watched) -> None:
+def test_rendered_markdown_can_be_erased(watched: Watched) -> None:
     watched.show(text("# Title\n\n- one"))
     watched.screen.retract()
     assert watched.show() == ""
 
 
-def test_markdown_that_has_scrolled_away_stays_as_it_was_streamed() -> None:
+def test_markdown_that_has_scrolled_away_is_not_rendered() -> None:
     small = Watched(height=4)
     small.screen.stream("- one\n" * 9)
     small.screen.settle()
     assert "•" not in small.file.getvalue()
 
 
-def test_text_that_is_not_stored_when_the_run_ends_is_taken_back(watched: Watched) -> None:
+def test_text_that_is_not_stored_when_the_run_ends_is_erased(watched: Watched) -> None:
     given_up = run_event_pb2.StepRestarted(step=1, given_up=True)
     cancelled = run_event_pb2.RunFinished(stop_reason=run_event_pb2.STOP_REASON_CANCELLED)
     assert watched.show(STEP, thought("Hm."), text("Half of it")) == "Hm.\nHalf of it"

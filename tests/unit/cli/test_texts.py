@@ -22,20 +22,20 @@ from strata.shared.turn_texts import result_of
 
 
 @given(st.text())
-def test_safe_text_holds_no_control_but_tab_and_newline(text: str) -> None:
+def test_safe_text_contains_no_control_characters_but_tab_and_newline(text: str) -> None:
     kept = safe(text)
     assert all(c in "\t\n" or not (ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0) for c in kept)
     assert "\u202e" not in kept
 
 
 @given(st.text(max_size=50), st.integers(1, 30))
-def test_clipped_text_is_one_short_line(text: str, limit: int) -> None:
+def test_clipped_text_is_one_line_within_the_limit(text: str, limit: int) -> None:
     line = clipped(text, limit)
     assert len(line) <= limit
     assert "\n" not in line
 
 
-def test_arguments_are_compact() -> None:
+def test_arguments_are_printed_compactly() -> None:
     assert compact_arguments('{"label": "human", "n": 3, "deep": {"a": [1]}}') == (
         'label="human", n=3, deep={"a": [1]}'
     )
@@ -45,7 +45,7 @@ def test_arguments_are_compact() -> None:
     assert len(compact_arguments(json.dumps({str(n): "x" * 500 for n in range(20)}))) <= 160
 
 
-def test_results_are_unpacked() -> None:
+def test_the_value_of_a_packed_result_is_printed() -> None:
     assert result_of('{"status": "OK", "message": "fine", "time": "now"}') == "fine"
     assert result_of('{"status": "OK", "message": {"a": 1}}') == '{"a": 1}'
     assert result_of("no package") == "no package"
@@ -69,7 +69,7 @@ def test_names_may_look_like_ids() -> None:
     assert not is_agent_id("bob")
 
 
-def test_tool_calls_and_returns_are_readable() -> None:
+def test_tool_calls_and_returns_are_printed_readably() -> None:
     message = message_pb2.Message(
         parts=[
             message_pb2.Part(reasoning=message_pb2.ReasoningPart(text="hm")),

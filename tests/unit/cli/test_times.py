@@ -22,11 +22,11 @@ NOW = datetime(2026, 7, 30, 14, 30, tzinfo=UTC)
         ("1w", timedelta(weeks=1)),
     ],
 )
-def test_spans_are_counted_back_from_now(text: str, span: timedelta) -> None:
+def test_relative_times_are_subtracted_from_now(text: str, span: timedelta) -> None:
     assert parse_time(text, NOW) == NOW - span
 
 
-def test_a_zone_is_kept_and_the_persons_own_assumed() -> None:
+def test_a_time_keeps_its_zone_and_otherwise_has_the_local_one() -> None:
     assert parse_time("2026-07-30T14:00:00Z") == datetime(2026, 7, 30, 14, tzinfo=UTC)
     local = datetime(2026, 7, 30, 9, 5).astimezone()
     assert parse_time("2026-07-30 09:05") == local
@@ -36,18 +36,18 @@ def test_a_zone_is_kept_and_the_persons_own_assumed() -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "25:00", "2026-13-01", "999999w", "-1h"])
-def test_anything_else_is_wrong_usage(text: str) -> None:
+def test_any_other_text_is_wrong_usage(text: str) -> None:
     with pytest.raises(UsageError, match="is not a time"):
         parse_time(text, NOW)
 
 
-def test_empty_text_is_not_a_timestamp() -> None:
+def test_an_empty_text_has_no_timestamp() -> None:
     assert timestamp_of("") is None
     stamp = timestamp_of("2026-07-30T14:00:00.25Z")
     assert stamp is not None
     assert (stamp.seconds, stamp.nanos) == (1785420000, 250_000_000)
 
 
-def test_end_that_is_no_time_is_refused_with_the_forms_of_an_end() -> None:
+def test_an_invalid_end_time_is_refused_with_the_valid_forms() -> None:
     with pytest.raises(UsageError, match=r"is not a time\..* from now"):
         parse_end("banana", NOW)

@@ -1,4 +1,4 @@
-"""Short forms of arguments, and the methods that the generator makes of contracts."""
+"""Short forms of arguments, and generated methods."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from strata.gateway.registry import public_services
 _GENERATOR = Path(__file__).parents[3] / "clients" / "generate_python.py"
 
 
-def test_a_message_stands_for_its_id() -> None:
+def test_an_object_can_be_passed_in_place_of_its_id() -> None:
     assert arguments.id_of("block-1") == arguments.id_of(Block(id="block-1")) == "block-1"
     assert arguments.ids_of(["block-1", Block(id="block-2")], "block_ids") == ["block-1", "block-2"]
 
 
-def test_blocks_are_texts_by_label_or_whole_blocks() -> None:
+def test_blocks_can_be_passed_as_texts_by_label() -> None:
     whole = NewBlock(label="human", value="Ann")
     assert arguments.blocks_of({"human": "Ann"}) == arguments.blocks_of([whole]) == [whole]
 
 
-def test_a_text_is_one_message_of_the_user() -> None:
+def test_a_text_can_be_passed_as_one_user_message() -> None:
     [message] = arguments.messages_of("Hello!")
     assert message.role == ROLE_USER
     assert [part.text.text for part in message.parts] == ["Hello!"]
@@ -39,13 +39,13 @@ def test_a_text_is_one_message_of_the_user() -> None:
     assert arguments.messages_of([MessageInput(name="ann")]) == [MessageInput(name="ann")]
 
 
-def test_a_handle_is_a_model() -> None:
+def test_a_model_can_be_passed_as_its_handle() -> None:
     config = ModelConfig(handle="openai/gpt-5")
     assert arguments.model_of("openai/gpt-5") == arguments.model_of(config) == config
     assert arguments.model_of(None) is None
 
 
-def test_times_have_a_zone() -> None:
+def test_times_need_a_time_zone() -> None:
     noon = dt.datetime(2030, 1, 1, 13, tzinfo=dt.timezone(dt.timedelta(hours=1)))
     timestamp = arguments.time_of(noon, "start_time")
     assert timestamp is not None
@@ -68,7 +68,7 @@ def test_values_of_enumerations_have_short_names() -> None:
     assert refused.value.message == "order must be one of: oldest_first, newest_first."
 
 
-def test_a_value_stands_for_a_message_of_one_field() -> None:
+def test_a_value_can_be_passed_for_a_message_with_one_field() -> None:
     names = NameList(names=["a", "b"])
     assert arguments.message_of(NameList, "names", ["a", "b"]) == names
     assert arguments.message_of(NameList, "names", []) == NameList()
@@ -86,12 +86,12 @@ def test_a_value_stands_for_a_message_of_one_field() -> None:
         lambda text: arguments.message_of(NameList, "names", text),
     ],
 )
-def test_one_text_is_no_list(convert: Any) -> None:
+def test_a_text_in_place_of_a_list_is_refused(convert: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="must be a list, not a text"):
         convert("travel")
 
 
-def test_the_generator_stops_at_a_response_of_which_nothing_says_what_is_returned() -> None:
+def test_the_generator_refuses_a_response_without_a_known_result_field() -> None:
     generator = runpy.run_path(str(_GENERATOR))
     service = next(one for one in public_services() if one.name == "AgentService")
     assert "async def create(" in generator["module_of"](service)

@@ -1,4 +1,4 @@
-"""The distribution `strata-client` stands alone."""
+"""The distribution `strata-client` does not need the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLIENT = REPOSITORY / "clients" / "python"
 GUIDE = REPOSITORY / "docs" / "guides" / "python.md"
 DEPENDENCIES = {"grpcio", "grpcio-status", "protobuf"}
 
-# Top packages of these three, and of what they need.
+# Top-level packages of these three, and of their dependencies.
 _ALLOWED = ("grpc", "grpc_status", "google", "typing_extensions", "strata")
 _IMPORT_ALL = f"""
 import importlib, importlib.abc, pathlib, sys
@@ -66,7 +66,7 @@ def check_types(folder: Path, *options: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_it_depends_on_grpc_and_protobuf_only() -> None:
+def test_the_distribution_depends_on_grpc_and_protobuf_only() -> None:
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text("utf-8"))["project"]
     assert {Requirement(wanted).name for wanted in project["dependencies"]} == DEPENDENCIES
     assert "optional-dependencies" not in project
@@ -96,7 +96,7 @@ def test_the_programs_of_the_guide_pass_strict_type_checks(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_empty_environment_gets_nothing_else(tmp_path: Path) -> None:
+def test_installing_the_client_adds_only_its_dependencies(tmp_path: Path) -> None:
     # Needs the package index.
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)

@@ -18,7 +18,7 @@ async def numbers() -> AsyncGenerator[int, None]:
     yield 2
 
 
-def test_call_after_the_end_says_that_the_client_is_closed() -> None:
+def test_a_call_after_closing_reports_that_the_client_is_closed() -> None:
     thread = LoopThread()
     assert thread.run(double(2)) == 4
     thread.close()
@@ -26,12 +26,12 @@ def test_call_after_the_end_says_that_the_client_is_closed() -> None:
         thread.run(double(2))
 
 
-def test_iteration_that_outlives_the_loop_ends_without_an_error() -> None:
+def test_an_iterator_left_open_can_be_closed_after_the_loop() -> None:
     thread = LoopThread()
     left, continued = thread.iterate(numbers()), thread.iterate(numbers())
     assert (next(left), next(continued)) == (1, 1)
     thread.close()
     with pytest.raises(RuntimeError, match="client is closed"):
         next(continued)
-    # As the collector of garbage does with an iterator that was left early.
+    # Like the garbage collector with an iterator that was not exhausted.
     left.close()  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ def test_importing_the_package_does_not_load_grpc() -> None:
     assert done.stdout == "['strata.api', 'strata.client', 'strata.protocol']\n"
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     assert set(strata.client.__all__) <= set(dir(strata.client))
     with pytest.raises(AttributeError, match="nothing"):
         _ = strata.client.nothing
@@ -53,7 +53,7 @@ async def test_error_without_an_address_or_a_running_strata_explains_how_to_star
 
 
 @pytest.mark.parametrize("address", ["http://strata.example.org", "nowhere", "host:99999"])
-async def test_an_address_that_is_none_is_refused(address: str) -> None:
+async def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidArgumentError):
         async with connect(address, api_key="key"):
             pass

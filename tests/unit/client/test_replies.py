@@ -30,8 +30,8 @@ def reply_of(*events: RunEvent) -> str:
     return collector.reply()
 
 
-def test_the_texts_of_the_agent_are_joined() -> None:
-    # The run that waits for a client tool is followed by the one that goes on.
+def test_the_texts_of_assistant_messages_are_joined() -> None:
+    # The run that waits for a client tool is followed by the one that continues.
     events = (
         stored("Hi.", message_pb2.ROLE_USER),
         stored("First."),

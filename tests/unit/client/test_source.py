@@ -1,4 +1,4 @@
-"""A function is extracted from its module with what it uses, or refused by name and line."""
+"""Extraction of functions from their modules, with the names that they use."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ def weather(place: Place, days: int = SCALE) -> str:
 '''
 
 
-def test_only_used_statements_are_taken_in_their_order(load: Load) -> None:
+def test_only_used_statements_are_extracted_in_their_order(load: Load) -> None:
     assert tool_source(load(MODULE).weather) == EXTRACTED
 
 
-def test_name_is_taken_with_the_statements_that_bind_and_change_it(load: Load) -> None:
+def test_a_name_is_extracted_with_the_statements_that_bind_and_change_it(load: Load) -> None:
     module = load("""
 import sys
 TABLE = {}
@@ -170,7 +170,7 @@ def total() -> list:
     assert "OTHER" not in source
 
 
-def test_types_in_quotes_and_of_type_checkers_are_taken_along(load: Load) -> None:
+def test_quoted_types_and_type_checking_imports_are_included(load: Load) -> None:
     module = load("""
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def move(to: "list[Point]", how: Literal["a", "fast"], note: Annotated[str, "why
     assert "from not_there" in source
 
 
-def test_names_of_inner_scopes_are_not_the_modules(load: Load) -> None:
+def test_names_of_inner_scopes_do_not_refer_to_the_module(load: Load) -> None:
     module = load("""
 def broken() -> None:
     return nothing_like_this
@@ -230,7 +230,7 @@ if BASE:
     assert "if BASE:" not in source
 
 
-def test_plain_values_of_a_closure_are_written_out(load: Load) -> None:
+def test_plain_values_of_a_closure_become_constants(load: Load) -> None:
     module = load('''
 def outer(limit, names):
     from math import floor
@@ -334,7 +334,7 @@ def test_functions_that_are_not_self_contained_are_refused_by_name_and_line(
         assert problem.startswith(beginning)
 
 
-def test_packages_may_be_imported_if_they_will_be_there(load: Load) -> None:
+def test_packages_may_be_imported_if_they_will_be_installed(load: Load) -> None:
     module = load("import numpy as np, yaml\ndef tool():\n    return np.array\n")
     assert tool_source(module.tool).startswith("import numpy as np\n")
 
@@ -366,7 +366,7 @@ def test_a_changed_file_does_not_count_as_the_source_of_the_function(load: Load)
         "async def f(x: int) -> int:\n    return SECRET ; 'a'  # é\n",
     ],
 )
-def test_of_any_function_the_head_can_be_taken(load: Load, text: str) -> None:
+def test_the_signature_of_any_function_can_be_extracted(load: Load, text: str) -> None:
     whole = load(f"# ä\nSECRET = 'key'\n\n\n{text}\n\ndef g() -> None: pass\n").f
     source = tool_source(whole, body=False)
     assert "SECRET" not in source
@@ -375,7 +375,7 @@ def test_of_any_function_the_head_can_be_taken(load: Load, text: str) -> None:
     assert get_type_hints(head) == {"x": int, "return": int}
 
 
-def test_signature_does_not_need_names_that_only_the_body_uses(load: Load) -> None:
+def test_a_signature_needs_no_names_that_only_the_body_uses(load: Load) -> None:
     maker = load(
         "import json\n\nHANDLE = object()\n\n\n"
         "def make(handle):\n"
@@ -392,7 +392,7 @@ def test_signature_does_not_need_names_that_only_the_body_uses(load: Load) -> No
     assert load(tool_source(maker(object()), body=False)).f.__defaults__ == (1,)
 
 
-def test_line_numbers_are_those_of_the_file(load: Load) -> None:
+def test_line_numbers_in_errors_refer_to_the_file(load: Load) -> None:
     module = load(
         "from __future__ import annotations\n\n\n"
         "def f(x: Held) -> int:\n"

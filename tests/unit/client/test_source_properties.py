@@ -113,7 +113,7 @@ def original(text: str) -> tuple[str, Any]:
 @pytest.mark.child_process
 @settings(max_examples=25)
 @given(modules())
-def test_the_source_does_the_same_in_a_fresh_interpreter(
+def test_the_extracted_source_behaves_the_same_in_a_new_interpreter(
     module: tuple[list[Part], tuple[int, ...]],
 ) -> None:
     source, expected = original(text_of(*module))
@@ -127,7 +127,7 @@ def test_the_source_does_the_same_in_a_fresh_interpreter(
 
 @settings(max_examples=60)
 @given(modules())
-def test_only_statements_that_the_function_uses_are_taken(
+def test_only_statements_that_the_function_uses_are_extracted(
     module: tuple[list[Part], tuple[int, ...]],
 ) -> None:
     parts, used = module

@@ -23,7 +23,7 @@ QUERY = CompileQuery("agent-1", MemoryForm.of("", line_numbers=False))
 
 @dataclass
 class Memory:
-    """An agent's memory with one block and perhaps a folder, whose text anyone may set."""
+    """An agent's memory with one block and optionally a folder, whose text a test can set."""
 
     value: str = "a"
     folder: str = ""
@@ -77,7 +77,7 @@ async def test_folders_are_rendered_last_and_read_only_if_attached() -> None:
     assert (without.reads, without.rendered) == (1, [])
 
 
-async def test_the_revision_names_form_and_limits() -> None:
+async def test_the_revision_depends_on_form_and_limits() -> None:
     memory = Memory()
     queries = [
         QUERY,
@@ -90,7 +90,7 @@ async def test_the_revision_names_form_and_limits() -> None:
     assert len(revisions) == len(queries)
 
 
-async def test_memory_of_an_earlier_time_has_no_folders() -> None:
+async def test_past_memory_is_compiled_without_folders() -> None:
     memory = Memory(folder="f")
     past = await compiled(memory, replace(QUERY, as_of=NOW))
     assert past.section is not None

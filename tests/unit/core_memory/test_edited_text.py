@@ -59,7 +59,7 @@ def test_append_to_an_empty_block_leaves_no_empty_line() -> None:
     assert apply_edit(human(""), Append("c")) == "c"
 
 
-def test_replace_takes_every_occurrence_also_inside_words() -> None:
+def test_replace_changes_every_occurrence_also_inside_words() -> None:
     assert apply_edit(human("cat concat"), Replace("cat", "dog")) == "dog condog"
     assert success_message(Replace("cat", "dog"), "human") == "None"
 
@@ -227,7 +227,7 @@ def test_long_quotes_leave_the_sentence_whole() -> None:
     assert error.message.endswith("did not appear verbatim in memory block with label `human`.")
 
 
-def test_text_copied_from_the_prompt_is_found() -> None:
+def test_escaped_text_copied_from_the_prompt_matches() -> None:
     value = "say </value> and <persona>"
     shown = escape(value, ["human", "persona"])
     assert shown != value
@@ -236,13 +236,13 @@ def test_text_copied_from_the_prompt_is_found() -> None:
     assert apply_edit(human(value), Rethink(shown + "!"), ["human", "persona"]) == value + "!"
 
 
-def test_escaped_text_that_is_meant_stays() -> None:
+def test_escaped_text_of_the_block_itself_is_kept() -> None:
     edit = StringReplace("&lt;/value>", "x &lt;/value>")
     assert apply_edit(human("&lt;/value>"), edit) == "x &lt;/value>"
     assert apply_edit(human("plain"), Rethink("&lt;/value>")) == "&lt;/value>"
 
 
-def test_an_insertion_stays_where_the_agent_saw_its_place() -> None:
+def test_an_insertion_is_merged_at_the_position_that_the_agent_saw() -> None:
     block = human("0\na\nb\nc")
     assert merge_edit(block, Insert("new", 2), base="a\nb\nc") == "0\na\nb\nnew\nc"
 
@@ -282,7 +282,7 @@ def test_a_conflict_shows_both_ends_of_a_long_text() -> None:
         (Rethink("12345678"), Reason.BLOCK_LIMIT_EXCEEDED),
     ],
 )
-def test_a_merged_edit_has_the_guardrails_of_any_other(edit: TextEdit, reason: Reason) -> None:
+def test_a_merged_edit_is_checked_like_any_other(edit: TextEdit, reason: Reason) -> None:
     block = human("now\na", limit=11)
     assert merge_edit(block, Rethink("1234567"), base="a") is not None
     with pytest.raises(FailedPreconditionError) as caught:
@@ -290,14 +290,14 @@ def test_a_merged_edit_has_the_guardrails_of_any_other(edit: TextEdit, reason: R
     assert caught.value.reason is reason
 
 
-def test_a_merged_edit_does_not_touch_a_read_only_block() -> None:
+def test_a_merged_edit_cannot_change_a_read_only_block() -> None:
     with pytest.raises(FailedPreconditionError) as caught:
         merge_edit(human("a", read_only=True), Rethink("b"), base="")
     assert caught.value.reason is Reason.BLOCK_READ_ONLY
 
 
 VALUES = st.text(alphabet="ab\n\t <>/é🙂→1", max_size=30)
-# Without the arrow, nothing of it can be taken for a line number.
+# Without the arrow, no part of it can be read as a line number.
 PLAIN = st.text(alphabet="ab\n\t <>/é🙂1", max_size=30)
 EDITS = st.one_of(
     st.builds(Append, VALUES),
@@ -309,7 +309,7 @@ EDITS = st.one_of(
 
 
 @given(VALUES, st.lists(EDITS, max_size=12), st.integers(0, 60), st.booleans())
-def test_no_edits_break_the_limit_or_a_read_only_block(
+def test_random_edits_never_exceed_the_limit_or_change_a_read_only_block(
     value: str, edits: list[TextEdit], service: int, read_only: bool
 ) -> None:
     block = human(value, limit=len(value) + service, read_only=read_only)
@@ -325,7 +325,7 @@ def test_no_edits_break_the_limit_or_a_read_only_block(
 
 @given(PLAIN, PLAIN, PLAIN, PLAIN)
 def test_string_replace_keeps_all_other_text(before: str, core: str, after: str, new: str) -> None:
-    # The bars stand nowhere else, so that the old text is there once.
+    # The bars occur nowhere else, so the old text occurs once.
     old = f"|{core}|"
     value = before + old + after
     assert apply_edit(human(value), StringReplace(old, new)) == before + new + after
@@ -354,11 +354,11 @@ def test_a_diff_has_no_file_headers() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), max_size=12))
-def test_a_diff_leads_from_one_text_to_the_other(old: list[str], new: list[str]) -> None:
+def test_a_diff_transforms_one_text_into_the_other(old: list[str], new: list[str]) -> None:
     _check_diff(old, new)
 
 
-def test_a_diff_of_very_long_texts_is_still_right() -> None:
+def test_a_diff_of_very_long_texts_is_correct() -> None:
     old = [str(number) for number in range(900)]
     new = [*old[:10], "x", *old[12:880], *old[885:]]
     _check_diff(old, new)

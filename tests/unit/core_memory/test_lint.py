@@ -64,7 +64,7 @@ def test_the_same_line_twice_is_a_duplicate_in_one_block_and_in_two() -> None:
         "\n\n\n",
     ],
 )
-def test_headings_rulers_code_and_short_words_may_repeat(text: str) -> None:
+def test_headings_rulers_code_and_short_words_may_occur_twice(text: str) -> None:
     assert rules(text) == []
 
 
@@ -112,7 +112,7 @@ def test_relative_dates_are_found(text: str, word: str) -> None:
         "Friday is her day off",
     ],
 )
-def test_words_that_only_look_like_relative_dates_pass(text: str) -> None:
+def test_words_that_resemble_relative_dates_are_not_reported(text: str) -> None:
     assert rules(text) == []
 
 
@@ -150,7 +150,7 @@ def test_findings_are_ordered_and_limited() -> None:
 
 
 @given(st.lists(st.text(max_size=80), max_size=5).map("\n".join))
-def test_any_text_can_be_read(text: str) -> None:
+def test_any_text_can_be_linted(text: str) -> None:
     lines = text.split("\n")
     for finding in lint([block(text)]):
         assert finding.line == 0 or finding.text == lines[finding.line - 1]
@@ -158,7 +158,7 @@ def test_any_text_can_be_read(text: str) -> None:
 
 
 def test_hostile_texts_take_linear_time() -> None:
-    # Quadratic behaviour would run into the timeout of the test session.
+    # Quadratic behaviour would exceed the timeout of the test session.
     states = "\n".join(f"Sam is {number} x" + "y" * number for number in range(1_000)) * 2
     for text in (" " * 900_000, "a is " * 180_000, "in one " * 128_000, "x\n" * 100_000, states):
         lint([block(text, limit=1_000_000)])

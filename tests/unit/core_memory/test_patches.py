@@ -1,4 +1,4 @@
-"""Patches of agents: what they are read as, and what they do to a text."""
+"""Patches of agents: parsing, and application to a text."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def failure(value: str, patch: str) -> FailedPreconditionError:
 @pytest.mark.parametrize(
     ("patch", "expected"),
     [
-        # Line numbers and counts say nothing: the context does.
+        # Line numbers and counts are ignored: the context decides.
         ("@@ -99,7 +1,1 @@ anything\n \ttwo\n-three\n+3\n four", "one\n\ttwo\n3\nfour\nfive"),
         ("@@\n-one\n", "\ttwo\nthree\nfour\nfive"),
         # Bare lines, without a hunk header.
         ("-\ttwo\n+\t2", "one\n\t2\nthree\nfour\nfive"),
         (" one\n+new", "one\nnew\n\ttwo\nthree\nfour\nfive"),
-        # Only additions go to the end.
+        # Only additions: they are appended.
         ("@@\n+six\n+\tseven", TEXT + "\nsix\n\tseven"),
         ("+six", TEXT + "\nsix"),
         # Several hunks, in any order, with a line of context in common.
         ("@@\n four\n-five\n+5\n@@\n-one\n+1\n \ttwo", "1\n\ttwo\nthree\nfour\n5"),
         ("@@\n-one\n+1\n \ttwo\n@@\n \ttwo\n+2b\n three", "1\n\ttwo\n2b\nthree\nfour\nfive"),
         ("@@\n+x\n@@\n+y", TEXT + "\nx\ny"),
-        # What programs write around a patch.
+        # Lines that programs write around a patch.
         (
             "*** Begin Patch\n*** Update Block: human\n@@\n-five\n+5\n*** End Patch",
             "one\n\ttwo\nthree\nfour\n5",
@@ -60,7 +60,7 @@ def failure(value: str, patch: str) -> FailedPreconditionError:
         ("\n\n@@\n-five\n+5\n\n\n", "one\n\ttwo\nthree\nfour\n5"),
     ],
 )
-def test_hunks_change_the_lines_of_their_context(patch: str, expected: str) -> None:
+def test_hunks_change_the_lines_that_match_their_context(patch: str, expected: str) -> None:
     assert patched(TEXT, patch) == expected
 
 
@@ -70,12 +70,12 @@ def test_a_patch_fills_and_empties_a_block() -> None:
     assert patched("a\n", "-a\n-\n+b") == "b"
 
 
-def test_an_empty_line_of_context_may_have_lost_its_blank() -> None:
+def test_an_empty_context_line_may_lack_its_leading_blank() -> None:
     assert patched("a\n\nb", "@@\n a\n\n-b\n+c") == "a\n\nc"
     assert patched("a\n\nb", "@@\n\n-b\n+c") == "a\n\nc"
 
 
-def test_context_that_is_not_there_is_named() -> None:
+def test_missing_context_is_named() -> None:
     error = failure(TEXT, "@@\n one\n-  two\n+2")
     assert isinstance(error, TextMissingError)
     assert error.message == (
@@ -85,14 +85,14 @@ def test_context_that_is_not_there_is_named() -> None:
     )
 
 
-def test_lines_that_do_not_follow_each_other_are_named() -> None:
+def test_lines_that_are_not_adjacent_are_named() -> None:
     assert "line 4 of the patch, `four`, does not directly follow `\ttwo`." in (
         failure(TEXT, "@@\n one\n \ttwo\n-four\n+4").message
     )
     assert "line 2 of the patch, `a`, is not in the block." in failure("", "@@\n-a\n+b").message
 
 
-def test_context_that_is_there_more_than_once_names_the_lines() -> None:
+def test_ambiguous_context_is_refused_with_its_line_numbers() -> None:
     error = failure("a\nx\na\ny\na", "@@\n-a\n+b")
     assert error.message == (
         "Failed to apply patch: hunk context matched multiple places in memory block `human`, "
@@ -129,7 +129,7 @@ def test_an_invalid_patch_is_refused_with_its_line(patch: str, named: str) -> No
     assert named in failure(TEXT, patch).message
 
 
-def test_headers_name_the_blocks() -> None:
+def test_headers_name_the_blocks_and_actions() -> None:
     patch = (
         "*** Begin Patch\n*** Add Block: /memories/new/one\n+a\n+\n+\tb\n*** Update Block: human\n"
         "*** Move to: person\n@@\n-x\n+y\n*** Delete Block: old\n--- /dev/null\n+++ b/fresh\n@@\n"
@@ -164,7 +164,7 @@ WORDS = st.lists(st.sampled_from(["a", "b", "\tc", "", "-", "+ d"]), max_size=10
 def test_a_diff_is_a_patch(old: list[str], new: list[str]) -> None:
     before, after = "\n".join(old), "\n".join(new)
     assume(before != after)
-    # Context that stands elsewhere too is refused, which is another test.
+    # Ambiguous context is refused, which another test checks.
     try:
         assert patched(before, unified_diff(before, after)) == after
     except FailedPreconditionError as error:
@@ -177,7 +177,7 @@ def test_a_diff_is_a_patch(old: list[str], new: list[str]) -> None:
 
 
 @given(WORDS, WORDS)
-def test_lines_outside_a_hunk_stay_byte_for_byte(head: list[str], tail: list[str]) -> None:
+def test_lines_outside_of_a_hunk_are_unchanged(head: list[str], tail: list[str]) -> None:
     value = "\n".join([*head, "here\tit is ", *tail])
     expected = "\n".join([*head, "there", *tail])
     assert patched(value, "@@\n-here\tit is \n+there") == expected

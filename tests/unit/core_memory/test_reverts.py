@@ -82,7 +82,7 @@ def test_undoing_a_revert_restores_the_undone_edit(
     assert already_undone(reverts, selected) == undone
 
 
-def test_the_last_edit_is_undone_exactly() -> None:
+def test_reverting_the_last_edit_restores_the_block_exactly() -> None:
     before, after = block("a\r\n\tb \n"), block("quite\nanother text", label="friend", limit=99)
     assert undone(after, before, after) == before
 
@@ -98,7 +98,7 @@ def test_a_later_edit_of_the_same_text_is_a_conflict() -> None:
         undone(block("one\n2"), before, after)
 
 
-def test_edits_that_were_undone_before_are_skipped() -> None:
+def test_edits_that_were_reverted_before_are_skipped() -> None:
     before, after = block("a", label="x"), block("b", label="y")
     assert undone(before, before, after) == before
 
@@ -111,7 +111,7 @@ def test_edits_that_were_undone_before_are_skipped() -> None:
         ("limit", (10, 20, 30)),
     ],
 )
-def test_fields_are_undone_unless_they_were_changed_again(
+def test_fields_are_reverted_unless_they_were_changed_again(
     field: str, values: tuple[Any, Any, Any]
 ) -> None:
     old, new, other = (block(**{field: value}) for value in values)
@@ -121,7 +121,7 @@ def test_fields_are_undone_unless_they_were_changed_again(
         undone(other, old, new)
 
 
-def test_pairs_of_metadata_are_undone_one_by_one() -> None:
+def test_pairs_of_metadata_are_reverted_singly() -> None:
     before, after = block(metadata={"a": "1", "b": "2"}), block(metadata={"a": "9", "c": "3"})
     current = block(metadata={"a": "9", "c": "3", "d": "4"})
     assert undone(current, before, after).metadata == {"a": "1", "b": "2", "d": "4"}
@@ -129,12 +129,12 @@ def test_pairs_of_metadata_are_undone_one_by_one() -> None:
         undone(block(metadata={"a": "8"}), before, after)
 
 
-def test_undoing_a_deletion_brings_the_block_back() -> None:
+def test_reverting_a_deletion_restores_the_block() -> None:
     live, ended = block("text"), block("text", delete_time=NOW)
     assert undone(ended, live, ended) == live
 
 
-def test_undoing_the_making_of_a_block_deletes_it() -> None:
+def test_undoing_the_creation_of_a_block_deletes_it() -> None:
     made = block("text")
     assert undone(made, None, made).delete_time == LATER
     with pytest.raises(UndoConflict):
@@ -161,21 +161,21 @@ def states(draw: st.DrawFn) -> Block:
 
 
 @given(states(), states())
-def test_undoing_the_last_edit_restores_exactly(before: Block, after: Block) -> None:
+def test_reverting_any_last_edit_restores_the_block(before: Block, after: Block) -> None:
     restored = undone(after, before, after)
     assert replace(restored, delete_time=None) == replace(before, delete_time=None)
     assert (restored.delete_time is None) == (before.delete_time is None)
 
 
 @given(states(), states())
-def test_undoing_an_undoing_restores_exactly(before: Block, after: Block) -> None:
+def test_reverting_a_revert_restores_the_edit(before: Block, after: Block) -> None:
     restored = undone(after, before, after)
     again = undone(restored, after, before)
     assert replace(again, delete_time=None) == replace(after, delete_time=None)
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=3), min_size=2, max_size=6), st.data())
-def test_undoing_one_of_several_added_lines_leaves_the_others(
+def test_reverting_one_of_several_added_lines_keeps_the_others(
     added: list[str], data: st.DataObject
 ) -> None:
     texts = ["top", *(f"{number} {text}" for number, text in enumerate(added))]

@@ -48,7 +48,7 @@ def version_of(block: Block) -> Version:
 
 @settings(max_examples=300)
 @given(OPERATIONS)
-def test_every_tainted_line_is_in_a_block_with_its_label(
+def test_after_random_edits_every_tainted_line_is_in_a_labelled_block(
     operations: list[tuple[str, tuple[object, ...]]],
 ) -> None:
     states, under = [EMPTY], {"": frozenset[str]()}
@@ -80,7 +80,7 @@ def test_every_tainted_line_is_in_a_block_with_its_label(
         assert labels <= set(new.taint)
 
 
-def test_edit_without_effect_adds_no_label() -> None:
+def test_an_edit_without_effect_adds_no_label() -> None:
     assert marked(EMPTY, EMPTY, ("web",)).taint == ()
     made = marked(None, EMPTY, ("mcp", "web"))
     assert made.taint == ("web", "mcp")

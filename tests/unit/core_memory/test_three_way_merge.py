@@ -1,4 +1,4 @@
-"""Three-way merges: no change of either side is lost."""
+"""Three-way merges."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from strata.core_memory.domain.text_edits.three_way_merge import (
 @pytest.mark.parametrize(
     ("base", "current", "mine", "merged"),
     [
-        # Different lines, also side by side.
+        # Different lines, also adjacent ones.
         ("a\nb\nc", "A\nb\nc", "a\nb\nC", "A\nb\nC"),
         ("a\nb", "A\nb", "a\nB", "A\nB"),
         ("a\nb\nc", "a\nc", "a\nb\nC", "a\nC"),
-        # Insertions at one place, in the order of their coming.
+        # Insertions at one place, in the order in which they were made.
         ("a\nc", "a\nb1\nc", "a\nb2\nc", "a\nb1\nb2\nc"),
         ("a", "a\nx", "a\ny", "a\nx\ny"),
         ("", "x", "y", "x\ny"),
-        # An insertion beside a change.
+        # An insertion next to a change.
         ("a\nb", "a\nB", "a\nnew\nb", "a\nnew\nB"),
-        # The same change is one change.
+        # The same change on both sides is one change.
         ("a\nb", "a\nB", "a\nB", "a\nB"),
         ("a\nb\nc", "a\nB\nc\nd", "0\na\nB\nc", "0\na\nB\nc\nd"),
         # Different words of one line.
@@ -38,9 +38,9 @@ from strata.core_memory.domain.text_edits.three_way_merge import (
          "Likes coffee. Has a dog."),
         ("a\tb  c", "A\tb  c", "a\tb  C", "A\tb  C"),
         ("Colours: red", "Colours: red, blue", "Colours: red, green", "Colours: red, blue, green"),
-        # A wiped text keeps what the other one added.
+        # A deleted text keeps what the other side added.
         ("a\nb", "", "a\nb\nc", "c"),
-        # Blanks and line feeds at the end are text like any other.
+        # Blanks and line feeds at the end are merged like any other text.
         ("a\n\tb\n", "a\n\tb\n\nend", "top\na\n\tb\n", "top\na\n\tb\n\nend"),
     ],
 )  # fmt: skip
@@ -55,7 +55,7 @@ def test_changes_of_different_text_merge(base: str, current: str, mine: str, mer
         ("likes tea", "", "likes milk"),
         ("a\nb\nc", "a\nc", "a\nB\nc"),
         ("a b", "a", "b"),
-        # Words side by side make one sense.
+        # Adjacent words depend on each other.
         ("likes tea", "likes green tea", "likes coffee"),
         ("Hello", "Hello.", "Hello!"),
         ("one (", "one (two", "one (three"),
@@ -67,12 +67,12 @@ def test_changes_of_the_same_text_conflict(base: str, current: str, mine: str) -
 
 
 @pytest.mark.parametrize("text", ["", "a", "a\nb\n", "\n"])
-def test_unchanged_side_takes_the_other_text(text: str) -> None:
+def test_an_unchanged_side_takes_the_text_of_the_other(text: str) -> None:
     assert merge3_text(text, text, "new\n") == "new\n"
     assert merge3_text(text, "new\n", text) == "new\n"
 
 
-def test_sides_that_differ_much_are_merged() -> None:
+def test_very_different_sides_are_merged() -> None:
     base = [f"line {number}" for number in range(2000)]
     current = [f"new {number}" if number < 1000 else line for number, line in enumerate(base)]
     mine = [*base[:-1], "last"]
@@ -84,7 +84,7 @@ LINES = st.lists(st.sampled_from("abcd"), max_size=14)
 
 
 @given(LINES, LINES)
-def test_hunks_lead_from_one_text_to_the_other(old: list[str], new: list[str]) -> None:
+def test_hunks_transform_one_text_into_the_other(old: list[str], new: list[str]) -> None:
     hunks = hunks_between(old, new)
     assert apply_hunks(old, hunks, 0, len(old)) == new
     assert all(one.end < other.start for one, other in pairwise(hunks))
@@ -93,7 +93,7 @@ def test_hunks_lead_from_one_text_to_the_other(old: list[str], new: list[str]) -
 
 @st.composite
 def edits(draw: st.DrawFn) -> tuple[list[str], list[list[str]], list[list[str]]]:
-    """A text, and for each of its lines what either side makes of it: at most one changes it."""
+    """Draws a text, and for each line the versions of both sides: at most one changes it."""
     base = [f"line {number} of it" for number in range(draw(st.integers(1, 12)))]
     sides: list[list[list[str]]] = [[[line] for line in base] for _ in range(2)]
     for at, line in enumerate(base):
@@ -126,7 +126,7 @@ def _joined(parts: list[list[str]]) -> str:
 
 @st.composite
 def versions(draw: st.DrawFn) -> tuple[str, str, str]:
-    """Three texts that share words, none of which stands twice in a text."""
+    """Draws three texts that share words; no word occurs twice in a text."""
     words = [f"w{number}" for number in range(12)]
     separators = st.sampled_from([" ", " ", "\n", ", "])
     base = draw(st.permutations(words))[: draw(st.integers(0, 8))]

@@ -1,4 +1,4 @@
-"""Page tokens come back as they went out, or not at all."""
+"""Page tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _kinds(key: list[object]) -> list[type]:
 
 
 @given(TEXTS, KEYS)
-def test_a_token_gives_back_its_key(scope: str, key: list[str | int | datetime]) -> None:
+def test_a_token_is_decoded_to_its_key(scope: str, key: list[str | int | datetime]) -> None:
     token = encode_page_token(scope, key)
 
     assert decode_page_token(scope, token, _kinds(list(key))) == tuple(key)
@@ -53,7 +53,7 @@ def test_a_token_of_another_list_is_refused(
 
 
 @given(st.text(min_size=1) | st.binary(min_size=1).map(lambda b: base64.b64encode(b).decode()))
-def test_any_other_text_is_refused_politely(token: str) -> None:
+def test_an_invalid_token_is_an_invalid_argument(token: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         decode_page_token("list", token, [str, int])
 
@@ -85,17 +85,17 @@ def _forged(*fields: object) -> str:
         ([["a"]], [str]),
     ],
 )
-def test_a_forged_key_of_the_wrong_type_is_refused(fields: list[object], kinds: list[type]) -> None:
+def test_a_forged_key_of_a_wrong_type_is_refused(fields: list[object], kinds: list[type]) -> None:
     with pytest.raises(InvalidArgumentError):
         decode_page_token("list", _forged(*fields), kinds)
 
 
-def test_an_endless_token_is_refused_unread() -> None:
+def test_a_very_long_token_is_refused_without_decoding() -> None:
     with pytest.raises(InvalidArgumentError):
         decode_page_token("list", "A" * 100_000, [str])
 
 
-def test_no_token_means_the_first_page() -> None:
+def test_without_a_token_the_first_page_is_returned() -> None:
     assert decode_page_token("list", "", [str]) is None
 
 
@@ -111,7 +111,7 @@ def test_a_negative_page_size_is_refused() -> None:
 
 
 @given(st.lists(st.integers(), max_size=30), st.integers(1, 10))
-def test_pages_together_are_the_list(values: list[int], limit: int) -> None:
+def test_all_pages_together_are_the_list(values: list[int], limit: int) -> None:
     rows = list(enumerate(values))
     listed: list[tuple[int, int]] = []
     token = ""
@@ -131,7 +131,7 @@ def test_pages_together_are_the_list(values: list[int], limit: int) -> None:
 
 
 @given(st.lists(st.integers(0, 400), min_size=1), st.integers(1, 20), st.integers(1, 1_000))
-def test_page_ends_at_its_bytes_and_has_at_least_one_row(
+def test_a_page_is_bounded_in_bytes_and_has_at_least_one_row(
     sizes: list[int], limit: int, most: int
 ) -> None:
     rows = ["x" * size for size in sizes]
@@ -156,7 +156,7 @@ def test_large_rows_are_listed_over_several_pages() -> None:
 
 
 @given(st.text(), st.binary(), st.lists(st.text()), st.dictionaries(st.text(), st.text()))
-def test_estimate_of_a_row_is_at_least_its_message(
+def test_the_estimated_size_of_a_row_is_at_least_that_of_its_message(
     text: str, data: bytes, items: list[str], members: dict[str, str]
 ) -> None:
     wire = message_pb2.MessageInput(

@@ -19,7 +19,7 @@ def test_a_verifier_equals_that_of_postgresql() -> None:
     )
 
 
-def test_salts_differ() -> None:
+def test_every_verifier_has_another_salt() -> None:
     assert scram_verifier("pencil") != scram_verifier("pencil")
 
 

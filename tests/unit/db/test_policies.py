@@ -12,7 +12,7 @@ from strata.shared.db import (
 )
 
 
-def test_a_policy_is_enabled_forced_and_checked_both_ways() -> None:
+def test_a_policy_is_enabled_forced_and_applies_to_reads_and_writes() -> None:
     sql = tenant_policy_sql("recall.messages")
 
     for part in ("ENABLE ROW LEVEL SECURITY", "FORCE ROW LEVEL SECURITY", "USING", "WITH CHECK"):
@@ -35,7 +35,7 @@ def test_a_name_that_is_not_plain_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("privileges", ["", "select", "ALL; DROP", "SELECT,UPDATE"])
-def test_privileges_are_a_plain_list(privileges: str) -> None:
+def test_invalid_privileges_are_refused(privileges: str) -> None:
     with pytest.raises(ValueError, match="privileges"):
         grant_sql(privileges, "messages", "strata_recall")
     with pytest.raises(ValueError, match="by column"):

@@ -56,11 +56,13 @@ RESTARTED = pb.RunEvent(step_restarted=pb.StepRestarted())
             [step("a"), stored("a", "One."), step("b"), delta("b", "T"), RESTARTED],
             [Appended("One."), Appended("\n\nT"), Replaced("One.")],
         ),
-        # The run before has given the reply that asked for an approval.
+        # The previous run has sent the reply that asked for an approval.
         ([stored("a", "One."), step("b"), stored("b", "Two.")], [Appended("Two.")]),
     ],
 )
-def test_text_follows_the_events(events: list[pb.RunEvent], changes: list[Change]) -> None:
+def test_the_text_follows_the_events_of_the_run(
+    events: list[pb.RunEvent], changes: list[Change]
+) -> None:
     reply = RunReply()
     text = ""
     seen = []
@@ -81,9 +83,7 @@ def test_text_follows_the_events(events: list[pb.RunEvent], changes: list[Change
         ("https://strata.example/agents/", "https://strata.example/agents"),
     ],
 )
-def test_card_has_the_url_under_which_clients_reach_the_port(
-    public_url: str, base_url: str
-) -> None:
+def test_the_card_has_the_configured_or_requested_url(public_url: str, base_url: str) -> None:
     scope = {
         "type": "http",
         "scheme": "http",

@@ -18,7 +18,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 def chain(*names: str) -> list[ChainLink]:
-    """A run of each agent, in the conversation of its name; the first one is the youngest."""
+    """Returns a chain with a run of each agent, in the conversation of its name, newest first."""
     return [
         ChainLink(f"run-{number}", f"agent-{name}", f"conversation-{name}", RunState.RUNNING)
         for number, name in enumerate(names)
@@ -33,7 +33,7 @@ def refusal(check: Callable[[], None]) -> Reason | None:
     return None
 
 
-def test_agent_does_not_wait_for_an_agent_that_waits_for_it() -> None:
+def test_an_agent_cannot_wait_for_an_agent_that_waits_for_it() -> None:
     [own] = chain("c")
     waits = [
         Wait("run-1", "agent-a", "conversation-b"),
@@ -47,19 +47,19 @@ def test_agent_does_not_wait_for_an_agent_that_waits_for_it() -> None:
     assert refusal(lambda: check_waits(own, "conversation-a", waits[:1])) is None
 
 
-def test_a_chain_has_so_many_runs() -> None:
+def test_the_length_of_a_chain_is_limited() -> None:
     links = chain("c", "b", "a")
     assert refusal(lambda: check_chain(links, limit=4)) is None
     assert refusal(lambda: check_chain(links, limit=3)) is Reason.CHAIN_TOO_LONG
 
 
 @pytest.mark.parametrize("state", sorted(FINAL_STATES))
-def test_a_run_that_is_over_sends_nothing(state: RunState) -> None:
+def test_a_finished_run_cannot_send(state: RunState) -> None:
     over = [ChainLink("run-0", "agent-a", "conversation-a", state)]
     assert refusal(lambda: check_chain(over, limit=8)) is Reason.RUN_FINISHED
 
 
-def test_conversation_of_the_asking_agent_is_returned() -> None:
+def test_the_conversation_of_an_agent_in_the_chain_is_returned() -> None:
     links = chain("c", "b", "a")
     assert conversation_with(links, "agent-a") == "conversation-a"
     assert conversation_with(links, "agent-d") == ""

@@ -35,14 +35,14 @@ async def sent(body: bytes, kind: str = IN_PARTS, **options: Any) -> FormFields:
     return await read_form(Request(scope, receive), MAX_BYTES, **options)
 
 
-async def test_parts_are_fields_and_files() -> None:
+async def test_parts_of_a_form_are_fields_and_files() -> None:
     nothing = part('form-data; name="image"; filename=""', b"")
     form = await sent(TEXT + PICTURE + nothing + TEXT + END)
     assert form.texts("text") == ["Grüße\r\n"] * 2
     assert list(form.files) == [SentFile("ä.png", b"\x89PNG\r\n--li\r\n\xff")]
 
 
-async def test_body_that_is_no_form_is_not_read() -> None:
+async def test_a_body_of_another_type_is_not_read() -> None:
     assert await sent(b"\xff", "application/octet-stream") == FormFields()
     assert await sent(TEXT + END, with_files=False) == FormFields()
 

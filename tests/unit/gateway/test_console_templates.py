@@ -17,7 +17,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_template_turns_no_escaping_off(name: str) -> None:
+def test_no_template_turns_escaping_off(name: str) -> None:
     assert not re.search(r"\|\s*safe\b|autoescape|Markup", SOURCES[name])
 
 
@@ -28,14 +28,14 @@ def test_template_has_no_inline_script_or_style(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_template_loads_nothing_from_other_hosts(name: str) -> None:
+def test_a_template_loads_nothing_from_other_hosts(name: str) -> None:
     assert not re.search(r"https?://|[\"']//", SOURCES[name])
 
 
 @pytest.mark.parametrize(
     "name", [name for name in SOURCES if re.search(r"method=\"post\"", SOURCES[name])]
 )
-def test_every_form_that_changes_something_has_the_token(name: str) -> None:
+def test_every_form_that_changes_something_contains_the_token(name: str) -> None:
     for form in re.findall(r"<form[^>]*method=\"post\".*?</form>", SOURCES[name], re.DOTALL):
         signing_in = "/sign-in" in form
         assert signing_in or "macros.csrf(csrf_token)" in form or 'name="csrf"' in form
@@ -46,7 +46,7 @@ def test_missing_value_is_an_error() -> None:
         render("sign_in.html")
 
 
-def test_values_are_escaped_and_readable() -> None:
+def test_values_are_escaped_and_control_characters_replaced() -> None:
     page = render("sign_in.html", problem="<b>\u202e\x07</b>\r\n", next_path="", visit=None)
     assert "&lt;b&gt;\ufffd\ufffd&lt;/b&gt;\n" in page
     kept = render("sign_in.html", problem=Verbatim("<b>\u202e"), next_path="", visit=None)

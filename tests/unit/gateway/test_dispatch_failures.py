@@ -9,7 +9,7 @@ TERMS = DispatchTerms(first_pause_s=0.2, longest_pause_s=5.0)
 AWAY = UnavailableError("Recall is away.")
 
 
-def test_pauses_double_up_to_the_longest_and_restart_with_progress() -> None:
+def test_pauses_double_up_to_a_maximum_and_restart_after_progress() -> None:
     failures, pauses = AttemptFailures(TERMS), []
     for progress in [1] * 7 + [2] * 2:
         failures.note(AWAY, progress, broke_off=False)
@@ -17,7 +17,7 @@ def test_pauses_double_up_to_the_longest_and_restart_with_progress() -> None:
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 0.2, 0.4]
 
 
-def test_service_that_names_a_longer_pause_is_given_it_up_to_the_longest() -> None:
+def test_a_retry_delay_of_the_service_is_used_up_to_the_maximum() -> None:
     failures = AttemptFailures(TERMS)
     for wanted, pause in ((1.0, 1.0), (60.0, 5.0)):
         error = UnavailableError("Recall is away.", retry_after=wanted)

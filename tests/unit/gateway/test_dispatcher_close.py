@@ -12,7 +12,7 @@ from strata.shared.clock import SystemClock
 
 
 class QuietDispatcher(Dispatcher):
-    """Finds no run that waits."""
+    """A dispatcher that finds no queued run."""
 
     async def _claim(self) -> None:
         pass
@@ -32,7 +32,7 @@ async def test_a_dispatcher_that_is_woken_while_it_is_cancelled_ends(steps: int)
     task = asyncio.create_task(dispatcher.take_over())
     await asyncio.sleep(0.01)
     dispatcher.look()
-    # After as many steps of the event loop it may be at any point of its loop.
+    # After this many iterations of the event loop the dispatcher may be at any point of its loop.
     for _ in range(steps):
         await asyncio.sleep(0)
     task.cancel()

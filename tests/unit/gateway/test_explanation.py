@@ -90,7 +90,7 @@ def shares(explanation: SpanBuilder) -> list[tuple[str, str, int]]:
     return [(span.kind.value, span.name, span.share_ms) for span in explanation.spans]
 
 
-def test_time_before_the_start_time_of_a_run_is_a_delay_and_no_wait() -> None:
+def test_time_before_the_start_time_of_a_run_is_a_delay() -> None:
     run = replace(run_started_after(5_020), run_at=ACCEPTED + timedelta(milliseconds=5_000))
     explanation = explained(at(5_030, run_started=began()), at(5_040, run_finished=END), run=run)
     assert shares(explanation) == [
@@ -151,7 +151,7 @@ def test_each_part_of_a_turn_with_a_tool_has_its_time() -> None:
     assert explanation.steps[1].spans[0].kind.value == "compile"
 
 
-def test_pause_before_the_model_is_asked_again_is_a_wait_with_its_reason() -> None:
+def test_the_pause_before_a_repeated_model_call_is_a_wait_with_its_reason() -> None:
     explanation = explained(
         at(10, run_started=began()),
         at(10, step_started=step(1)),
@@ -201,7 +201,7 @@ def test_tokens_and_time_are_those_of_the_model_that_was_called() -> None:
     assert step_to_pb(RUN, explanation.steps[0], {}).model == "test/two"
 
 
-def test_compaction_has_its_time_and_the_tokens_of_the_summary() -> None:
+def test_a_compaction_has_its_time_and_the_tokens_of_its_summary() -> None:
     summary = pb.ModelCall(usage=WireUsage(prompt_tokens=70, total_tokens=70))
     compacted = pb.WindowCompacted(tokens_before=900, tokens_after=200)
     explanation = explained(
@@ -223,7 +223,7 @@ def test_compaction_has_its_time_and_the_tokens_of_the_summary() -> None:
     assert compaction.note == "about 900 to 200 tokens"
 
 
-def test_take_over_is_a_wait_and_each_attempt_shows_its_part() -> None:
+def test_a_take_over_is_a_wait_and_each_attempt_has_its_spans() -> None:
     explanation = explained(
         at(10, run_started=began()),
         at(10, step_started=step(1)),
@@ -257,7 +257,7 @@ def test_tools_that_run_at_once_share_the_time_and_have_their_own_durations() ->
     ]
 
 
-def test_event_without_a_time_of_the_run_counts_by_the_time_it_was_made() -> None:
+def test_an_event_without_a_run_time_counts_by_its_create_time() -> None:
     event = pb.RunEvent(run_finished=END)
     event.create_time.FromDatetime(ACCEPTED + timedelta(milliseconds=80))
     assert explained(event).total_ms == 80
@@ -290,7 +290,7 @@ happenings = st.sampled_from(
 
 
 @given(moments, st.lists(st.tuples(moments, calls, happenings), max_size=25))
-def test_shares_add_up_to_the_whole_whatever_the_log_holds(
+def test_shares_add_up_to_the_total_for_any_events(
     queued: int, log: list[tuple[int, list[pb.ModelCall], dict[str, Any]]]
 ) -> None:
     explanation = explained(
@@ -311,7 +311,7 @@ def test_shares_add_up_to_the_whole_whatever_the_log_holds(
     assert tokens == sum(usage.prompt_tokens for usage in usages)
 
 
-def test_cost_is_that_of_the_models_with_a_price() -> None:
+def test_the_cost_includes_the_models_with_a_price() -> None:
     explanation = explained(
         at(10, run_started=began()),
         at(10, step_started=step(1)),
@@ -340,7 +340,7 @@ def test_cached_tokens_have_their_own_price() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"input": -1, "output": 1}, {"input": 1}, {"input": float("nan"), "output": 1}]
 )
-def test_price_that_is_none_is_refused(wrong: dict[str, float]) -> None:
+def test_an_invalid_price_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         ModelPrice.model_validate(wrong)
 

@@ -69,7 +69,7 @@ REPLIES = st.lists(
 
 
 @given(KINDS, st.integers(1, 5), st.integers(0, 9), REPLIES)
-def test_a_run_ends_is_the_same_when_played_again_and_shows_each_member_all_once(
+def test_a_group_run_is_reproducible_and_every_member_gets_each_message_once(
     kind: pb.ManagerType.ValueType, size: int, max_turns: int, replies: list[str]
 ) -> None:
     group = group_of(size, kind, max_turns)
@@ -112,7 +112,7 @@ def test_a_run_ends_is_the_same_when_played_again_and_shows_each_member_all_once
         (f"agent-1. Then it is {TOKEN}", "agent-1"),
     ],
 )
-def test_the_answer_of_the_manager_names_a_member_by_id_or_by_name(
+def test_the_answer_of_the_manager_selects_a_member_by_id_or_name(
     answer: str, speaker: str
 ) -> None:
     group = group_of(13, pb.MANAGER_TYPE_DYNAMIC, 3)
@@ -120,7 +120,7 @@ def test_the_answer_of_the_manager_names_a_member_by_id_or_by_name(
     assert turns[1].agent.agent_id == speaker
 
 
-async def test_a_member_that_still_replies_when_the_time_is_over_is_stopped() -> None:
+async def test_a_member_that_replies_past_the_deadline_is_stopped() -> None:
     stopped = asyncio.Event()
     cancelled: list[str] = []
 
@@ -164,7 +164,7 @@ async def test_a_member_that_still_replies_when_the_time_is_over_is_stopped() ->
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_a_stopped_run_does_not_wait_for_a_member_that_cannot_be_shown_the_rest(
+async def test_a_stopped_run_does_not_wait_for_a_busy_member(
     cancelled: bool,
 ) -> None:
     cancel, rest = asyncio.Event(), []
@@ -178,7 +178,7 @@ async def test_a_stopped_run_does_not_wait_for_a_member_that_cannot_be_shown_the
         if run_id in rest:
             if cancelled:
                 cancel.set()
-            # The member is busy for ever.
+            # The member is never free.
             await asyncio.Event().wait()
         message = message_pb2.Message(role=message_pb2.ROLE_ASSISTANT)
         message.parts.add().text.text = f"I am {run_id}."

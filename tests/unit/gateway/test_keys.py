@@ -29,7 +29,7 @@ HASHER = Hasher("a pepper of the tests")
 METHOD = ServedMethod("/s.S/M", "s.S", RpcShape(False, False))
 
 
-def test_a_new_key_names_itself_and_is_never_logged() -> None:
+def test_a_new_key_contains_its_id_and_is_never_logged() -> None:
     secret = new_secret()
     assert key_id_of(secret.text) == secret.key_id
     assert secret.text not in repr(secret)
@@ -38,12 +38,12 @@ def test_a_new_key_names_itself_and_is_never_logged() -> None:
 
 
 @given(st.text(max_size=100))
-def test_other_texts_are_no_keys(text: str) -> None:
+def test_other_texts_are_not_keys(text: str) -> None:
     assert key_id_of(text) is None
 
 
 @pytest.mark.parametrize("cut", [slice(0, -1), slice(1, None)])
-def test_parts_of_keys_are_not_keys(cut: slice) -> None:
+def test_truncated_keys_are_not_keys(cut: slice) -> None:
     assert key_id_of(new_secret().text[cut]) is None
 
 
@@ -59,7 +59,7 @@ def test_the_hash_depends_on_the_pepper() -> None:
 
 
 class CountingLookup:
-    """Lookup of some keys; counts its calls and its concurrent calls."""
+    """A lookup of keys that counts its calls and concurrent calls."""
 
     def __init__(self) -> None:
         self.records: dict[str, KeyRecord] = {}
@@ -90,7 +90,7 @@ class CountingLookup:
 
 
 class Door:
-    """An authenticator with everything around it."""
+    """An authenticator with its lookup and clock."""
 
     def __init__(self, size: int = 100) -> None:
         self.clock = ManualClock()
@@ -117,7 +117,7 @@ class Door:
         return caller.principal
 
 
-async def test_a_key_is_looked_up_once_in_its_time() -> None:
+async def test_a_key_is_looked_up_once_within_the_cache_time() -> None:
     door = Door()
     secret, record = door.lookup.add(Scope.RUN)
     assert await asyncio.gather(*(door.enter(secret) for _ in range(10))) == [record.id] * 10
@@ -132,7 +132,7 @@ async def test_a_key_is_looked_up_once_in_its_time() -> None:
     assert len(door.lookup.asked) == 2
 
 
-async def test_an_unknown_key_is_remembered_for_a_moment() -> None:
+async def test_an_unknown_key_is_cached_for_a_short_time() -> None:
     door = Door()
     for _ in range(5):
         with pytest.raises(UnauthenticatedError):
@@ -148,7 +148,7 @@ async def test_an_unknown_key_is_remembered_for_a_moment() -> None:
     assert len(door.lookup.asked) == 7
 
 
-async def test_the_memory_and_the_lookups_are_bounded() -> None:
+async def test_the_cache_and_concurrent_lookups_are_bounded() -> None:
     door = Door(size=10)
     await asyncio.gather(
         *(door.enter(new_secret().text) for _ in range(50)), return_exceptions=True
@@ -157,7 +157,7 @@ async def test_the_memory_and_the_lookups_are_bounded() -> None:
     assert len(door.authenticator._known) <= 10
 
 
-async def test_the_right_id_with_a_wrong_secret_is_refused() -> None:
+async def test_a_valid_id_with_a_wrong_secret_is_refused() -> None:
     door = Door()
     secret, _ = door.lookup.add(Scope.RUN)
     other = new_secret().text
@@ -167,7 +167,7 @@ async def test_the_right_id_with_a_wrong_secret_is_refused() -> None:
     await door.enter(secret)
 
 
-async def test_an_expired_key_is_refused_though_it_is_remembered() -> None:
+async def test_an_expired_key_is_refused_although_it_is_cached() -> None:
     door = Door()
     secret, record = door.lookup.add(Scope.RUN)
     expire = door.clock.now() + timedelta(seconds=2)
@@ -204,7 +204,7 @@ def test_a_bucket_never_gives_more_than_burst_and_rate(pauses: list[float]) -> N
     assert taken <= 5 + 2 * clock.monotonic() + 1e-6
 
 
-def test_each_key_has_its_own_bucket_and_idle_ones_are_removed() -> None:
+def test_each_key_has_its_own_bucket_and_idle_buckets_are_removed() -> None:
     limiter = RateLimiter(ManualClock(), per_second=1, burst=1, size=2)
     for key in ("a", "b"):
         limiter.take(key)

@@ -1,4 +1,4 @@
-"""The form for an MCP server: what it shows, and what it makes of that when it is sent back."""
+"""The form for an MCP server: its fields, and the server that it returns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OVER_HTTP = pb.McpServer(
 
 
 def changed(server: pb.McpServer, **fields: str) -> pb.McpServer:
-    """Returns what a form makes of a server after a person has changed fields."""
+    """Returns the server that results from a form with changed fields."""
     form = filled_form(server)
     return server_in(
         FormFields({**form.fields, **{name: [text] for name, text in fields.items()}}), server
@@ -39,7 +39,7 @@ def changed(server: pb.McpServer, **fields: str) -> pb.McpServer:
 
 
 @pytest.mark.parametrize("server", [PROGRAM, OVER_HTTP], ids=["program", "http"])
-def test_form_that_is_sent_back_as_it_is_changes_nothing(server: pb.McpServer) -> None:
+def test_an_unchanged_form_changes_nothing(server: pb.McpServer) -> None:
     form = filled_form(server)
     assert KEY not in str(form.fields)
     assert KEY not in str(without_credentials(server))
@@ -48,7 +48,7 @@ def test_form_that_is_sent_back_as_it_is_changes_nothing(server: pb.McpServer) -
     assert sent == server
 
 
-def test_credential_stays_in_what_is_written_around_it() -> None:
+def test_a_credential_placeholder_is_replaced_within_changed_text() -> None:
     line = filled_form(OVER_HTTP).text("url")
     assert line.endswith("?apikey=[secret apikey]&user=ada")
     moved = changed(OVER_HTTP, url=line.replace("shop.example", "store.example"))
@@ -68,7 +68,7 @@ def test_credential_stays_in_what_is_written_around_it() -> None:
         ({"max_calls": "many"}, "server.max_concurrent_calls"),
     ],
 )
-def test_what_stands_for_nothing_is_refused(fields: dict[str, str], named: str) -> None:
+def test_an_unknown_placeholder_is_refused(fields: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidArgumentError) as refusal:
         changed(OVER_HTTP, **fields)
     assert [violation.field for violation in refusal.value.violations] == [named]

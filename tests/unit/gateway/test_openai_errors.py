@@ -14,7 +14,7 @@ from strata.protocol.status import to_status
     ("retry_after", "headers"),
     [(1.2, {"retry-after": "2"}), (60, {"retry-after": "60"}), (None, {})],
 )
-def test_a_refusal_has_the_seconds_until_a_retry(
+def test_a_refusal_has_a_retry_after_header(
     retry_after: float | None, headers: dict[str, str]
 ) -> None:
     refusal = ResourceExhaustedError("All slots are in use.", retry_after=retry_after)
@@ -22,7 +22,7 @@ def test_a_refusal_has_the_seconds_until_a_retry(
     assert of_call(rpc_error(to_status(refusal))).headers == headers
 
 
-def test_a_failed_run_is_not_to_be_sent_again() -> None:
+def test_a_failed_run_must_not_be_retried() -> None:
     assert RunFailedError("Failed.", status=500, code="run_failed").headers == {
         "x-should-retry": "false"
     }

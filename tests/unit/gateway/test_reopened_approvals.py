@@ -52,7 +52,7 @@ def payload(*decisions: dict[str, Any]) -> bytes:
         ),
     ],
 )
-def test_approved_calls_that_did_not_begin_reopen_their_approval(
+def test_approved_calls_that_did_not_start_reopen_their_approval(
     ending: RunEnding, decisions: list[dict[str, Any]], reopens: bool
 ) -> None:
     run_end = reopened_if_no_call_ran(payload(*decisions), ending)
@@ -60,7 +60,7 @@ def test_approved_calls_that_did_not_begin_reopen_their_approval(
 
 
 @given(st.sampled_from(StopReason))
-def test_run_of_a_message_reopens_no_approval(reason: StopReason) -> None:
+def test_a_run_started_by_a_message_reopens_no_approval(reason: StopReason) -> None:
     message = turn_pb.ExecuteRunRequest(agent_id="agent-1").SerializeToString()
     assert reopened_if_no_call_ran(message, ended(reason)).reopens == ""
 
@@ -70,7 +70,7 @@ def test_run_of_a_message_reopens_no_approval(reason: StopReason) -> None:
     [
         (run_event_pb2.RunEvent(run_started=run_event_pb2.RunStarted()), False),
         (run_event_pb2.RunEvent(step_started=run_event_pb2.StepStarted(step=1)), False),
-        # Denied calls get their result before anything is written.
+        # Denied calls get their result before anything is stored.
         (run_event_pb2.RunEvent(tool_finished=run_event_pb2.ToolFinished()), False),
         (run_event_pb2.RunEvent(tool_started=run_event_pb2.ToolStarted()), True),
         (
@@ -83,7 +83,7 @@ def test_run_of_a_message_reopens_no_approval(reason: StopReason) -> None:
         ),
     ],
 )
-def test_a_tool_that_began_or_a_reply_that_was_stored_is_a_beginning(
+def test_a_started_tool_or_a_stored_reply_counts_as_an_effect(
     event: run_event_pb2.RunEvent, began: bool
 ) -> None:
     progress = RunProgress()

@@ -29,7 +29,7 @@ triggers = st.lists(st.sampled_from(Trigger), max_size=30)
 
 
 @given(triggers)
-def test_a_life_only_goes_forward_and_its_end_is_final(life: list[Trigger]) -> None:
+def test_random_transitions_only_advance_and_a_final_state_stays(life: list[Trigger]) -> None:
     rank = {RunState.QUEUED: 0, RunState.RUNNING: 1, RunState.CANCELLING: 2}
     state = RunState.QUEUED
     for trigger in life:
@@ -45,14 +45,14 @@ def test_a_life_only_goes_forward_and_its_end_is_final(life: list[Trigger]) -> N
             assert state is before
 
 
-def test_every_open_run_can_be_cancelled_and_every_active_one_ended_and_taken_over() -> None:
+def test_every_open_run_can_be_cancelled_and_every_active_run_ended_or_taken_over() -> None:
     assert sources(Trigger.CANCEL) >= OPEN_STATES
     for trigger in (Trigger.COMPLETE, Trigger.FAIL, Trigger.STOP, Trigger.TAKE_OVER):
         assert sources(trigger) == ACTIVE_STATES
     assert not FINAL_STATES & OPEN_STATES
 
 
-def test_a_request_to_stop_is_never_lost() -> None:
+def test_a_cancelling_run_never_becomes_running_or_queued_again() -> None:
     followers = {
         state for (before, _), state in TRANSITIONS.items() if before is RunState.CANCELLING
     }
@@ -73,7 +73,7 @@ def test_the_stop_reason_decides_the_last_state(reason: StopReason) -> None:
     assert after(RunState.CANCELLING, trigger_of(reason)) is state
 
 
-def test_the_names_are_those_of_the_contract() -> None:
+def test_the_names_of_states_and_reasons_match_the_contract() -> None:
     states = {f"RUN_STATE_{state}" for state in RunState}
     assert states == set(run_service_pb2.RunState.keys()) - {"RUN_STATE_UNSPECIFIED"}
     reasons = {f"STOP_REASON_{reason.name}" for reason in StopReason}
@@ -81,7 +81,7 @@ def test_the_names_are_those_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 99])
-def test_an_end_without_a_known_reason_is_an_error(number: int) -> None:
+def test_an_end_without_a_known_reason_counts_as_an_error(number: int) -> None:
     finished = run_event_pb2.RunFinished()
     finished.stop_reason = number  # type: ignore[assignment]
     reason, failure = convert.stop_of(finished)
@@ -90,7 +90,7 @@ def test_an_end_without_a_known_reason_is_an_error(number: int) -> None:
     assert failure.reason == "INTERNAL"
 
 
-def test_values_of_a_newer_release_are_omitted() -> None:
+def test_unknown_values_of_a_newer_release_are_omitted() -> None:
     assert _stop_reason("END_TURN") is StopReason.END_TURN
     assert _stop_reason("UNSPECIFIED") is None
     assert _stop_reason("BORED") is None

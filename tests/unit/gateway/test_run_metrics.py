@@ -1,4 +1,4 @@
-"""What is measured of the runs of a gateway."""
+"""Metrics of the runs of a gateway."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def run(*, attempt: int = 1, delay_s: float = 0.0) -> Any:
 
 
 @pytest.mark.parametrize(("delay_s", "waited_s"), [(0.0, 30.0), (20.0, 10.0), (60.0, 0.0)])
-def test_a_run_with_a_later_start_waits_from_then_on(delay_s: float, waited_s: float) -> None:
+def test_the_waiting_time_of_a_delayed_run_counts_from_its_start_time(
+    delay_s: float, waited_s: float
+) -> None:
     telemetry = Telemetry()
     metrics = RunMetrics(telemetry, lambda _: 0)
     dispatch: Any = SimpleNamespace(run=run(delay_s=delay_s), age_s=30.0)
@@ -38,7 +40,7 @@ def test_a_run_with_a_later_start_waits_from_then_on(delay_s: float, waited_s: f
     assert duration.sum == max(35.0 - delay_s, 0.0)
 
 
-def test_a_run_that_is_taken_over_has_waited_before() -> None:
+def test_the_waiting_time_of_a_run_is_not_measured_again_after_a_take_over() -> None:
     telemetry = Telemetry()
     dispatch: Any = SimpleNamespace(run=run(attempt=2), age_s=30.0)
     RunMetrics(telemetry, lambda _: 0).note_start(dispatch)

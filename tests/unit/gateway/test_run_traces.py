@@ -54,7 +54,7 @@ def span_of(traces: RunTraces, run: NewRun, attempt: int = 1) -> Span:
     return span
 
 
-def test_a_run_is_under_the_call_that_starts_it_in_every_gateway() -> None:
+def test_the_span_of_a_run_is_a_child_of_the_call_in_every_gateway() -> None:
     recorder = SpanRecorder()
     first, second = (RunTraces(Tracer(recorder, 0.0)) for _ in range(2))
     with traced(recorder) as call:
@@ -67,7 +67,7 @@ def test_a_run_is_under_the_call_that_starts_it_in_every_gateway() -> None:
 
 
 @pytest.mark.parametrize("delay_s", [None, -5, 0, 60])
-def test_the_span_of_a_run_starts_when_the_run_was_due_in_all_attempts(
+def test_the_span_of_a_run_starts_at_its_due_time_in_all_attempts(
     delay_s: int | None,
 ) -> None:
     traces = RunTraces(Tracer(SpanRecorder()))
@@ -78,7 +78,7 @@ def test_the_span_of_a_run_starts_when_the_run_was_due_in_all_attempts(
     assert starts == {int(due.timestamp()) * 10**9 + 123456 * 1000}
 
 
-def test_the_agent_loop_is_not_sent_what_is_stored_of_the_trace() -> None:
+def test_the_stored_trace_context_is_not_sent_to_the_agent_loop() -> None:
     recorder = SpanRecorder()
     with traced(recorder):
         run = accepted()
@@ -89,7 +89,7 @@ def test_the_agent_loop_is_not_sent_what_is_stored_of_the_trace() -> None:
     assert (sent.agent_id, sent.max_steps, sent.traceparent) == ("agent-1", 3, "")
 
 
-def test_a_run_of_a_call_that_is_not_sampled_is_not_either() -> None:
+def test_a_run_of_an_unsampled_call_is_not_sampled() -> None:
     traces = RunTraces(Tracer(SpanRecorder(), 1.0))
     with use(RequestContext(trace_id=TRACE, sampled=False)):
         marked = traces.mark(accepted())
@@ -98,7 +98,7 @@ def test_a_run_of_a_call_that_is_not_sampled_is_not_either() -> None:
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_run_without_a_call_or_with_a_later_start_has_the_trace_of_its_id(later: bool) -> None:
+def test_a_run_without_a_call_or_with_a_start_time_has_a_trace_of_its_own(later: bool) -> None:
     recorder = SpanRecorder()
     traces = RunTraces(Tracer(recorder))
     if later:
@@ -113,7 +113,7 @@ def test_a_run_without_a_call_or_with_a_later_start_has_the_trace_of_its_id(late
         assert (span.trace_id, span.span_id, span.parent_id) == (digits, digits[16:], "")
 
 
-def test_ids_of_another_form_have_a_trace_as_well() -> None:
+def test_run_ids_in_another_format_have_a_trace() -> None:
     traces = RunTraces(Tracer(SpanRecorder()))
     first, again, other = (
         span_of(traces, accepted(id=run_id)) for run_id in ("run-1", "run-1", "run-2")
@@ -145,7 +145,7 @@ def test_a_failed_run_has_the_reason_and_not_the_message() -> None:
     assert "secret" not in recorder.texts()
 
 
-def test_without_a_tracer_nothing_is_stored() -> None:
+def test_without_a_tracer_no_trace_context_is_stored() -> None:
     traces = RunTraces(None)
     with use(RequestContext(trace_id=TRACE, sampled=True)):
         run = accepted()

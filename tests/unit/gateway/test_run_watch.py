@@ -14,7 +14,7 @@ MARK = RunMark("run-1", RunState.RUNNING, 3, "host-1:7600")
 
 
 @pytest.mark.parametrize("holder_only", [False, True])
-def test_follower_through_a_peer_is_woken_by_another_holder_alone(holder_only: bool) -> None:
+def test_a_follower_of_a_peer_is_woken_only_when_the_holder_changes(holder_only: bool) -> None:
     watcher = Watcher("project-1", "run-1", holder_only=holder_only)
     watcher.mark = MARK
     watcher.note(MARK)

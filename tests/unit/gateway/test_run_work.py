@@ -1,4 +1,4 @@
-"""Runs of a busy project beside runs of a quiet one: few work at once, any number may wait."""
+"""Working slots of runs: few runs of a busy project work concurrently, any number may wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RUNS = 20
 
 
 class Store:
-    """Accepts each run at once, and stores nothing."""
+    """A store that accepts each run and stores nothing."""
 
     async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
         run = Run(
@@ -66,7 +66,7 @@ class Store:
 
 
 class Turns:
-    """An agent loop whose turns begin in some steps of the event loop and then ask the model."""
+    """An agent loop whose turns take some steps of the event loop and then call the model."""
 
     def __init__(self) -> None:
         self.model = asyncio.Event()
@@ -93,7 +93,7 @@ class Turns:
 
 
 class Signer:
-    """Signs nothing."""
+    """A signer of constant tokens."""
 
     def mint(self, *_: object, **__: object) -> str:
         return "token"
@@ -123,9 +123,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0)
 
 
-async def test_beside_others_one_run_of_a_project_begins_at_a_time_and_all_wait_for_models() -> (
-    None
-):
+async def test_beside_another_project_the_runs_of_one_project_start_singly() -> None:
     turns = Turns()
     dispatcher = dispatcher_of(turns)
     await dispatcher.accept(new_run("quiet", 0))
@@ -138,7 +136,7 @@ async def test_beside_others_one_run_of_a_project_begins_at_a_time_and_all_wait_
     await dispatcher.close()
 
 
-async def test_a_run_of_a_quiet_project_begins_before_the_waiting_runs_of_a_busy_one() -> None:
+async def test_a_run_of_a_quiet_project_starts_before_the_queued_runs_of_a_busy_one() -> None:
     turns = Turns()
     dispatcher = dispatcher_of(turns)
     await dispatcher.accept(new_run("quiet", 0))
@@ -150,14 +148,14 @@ async def test_a_run_of_a_quiet_project_begins_before_the_waiting_runs_of_a_busy
     assert begun < _RUNS
     await dispatcher.accept(new_run("quiet", 1))
     await until(lambda: turns.asked["quiet"] == 2)
-    # At most the run whose turn it was, and none while the quiet one began.
+    # At most one more run of the busy project began before the one of the quiet project.
     assert turns.began[begun:].index("quiet") <= 1
     assert len(turns.began) - begun <= 2
     turns.model.set()
     await dispatcher.close()
 
 
-async def test_a_project_that_is_alone_begins_many_runs_at_once() -> None:
+async def test_a_single_active_project_starts_many_runs_at_once() -> None:
     turns = Turns()
     dispatcher = dispatcher_of(turns)
     for number in range(_RUNS):
@@ -168,11 +166,11 @@ async def test_a_project_that_is_alone_begins_many_runs_at_once() -> None:
     await dispatcher.close()
 
 
-async def test_a_run_that_waits_for_a_slot_can_be_stopped() -> None:
+async def test_a_run_waiting_for_a_slot_can_be_cancelled() -> None:
     turns = Turns()
     dispatcher = dispatcher_of(turns)
     slots = dispatcher._working
-    # Another project is active, and a run of this project works.
+    # Another project is active, and a run of this project is executed.
     slots.take("quiet")
     slots.take("noisy")
     await dispatcher.accept(new_run("noisy", 1))
@@ -201,7 +199,7 @@ def tool_finished(call_id: str) -> Response:
     return Response(event=run_event_pb2.RunEvent(tool_finished=finished))
 
 
-async def test_a_run_works_except_while_it_waits_for_a_model_or_for_tools() -> None:
+async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools() -> None:
     slots = slots_of_working_runs()
     work = RunWork(slots, "project")
     await work.begin()
@@ -223,7 +221,7 @@ async def test_a_run_works_except_while_it_waits_for_a_model_or_for_tools() -> N
     assert slots.held("project") == 0
 
 
-async def test_a_reply_is_worked_on_even_if_no_slot_is_free() -> None:
+async def test_a_reply_is_processed_even_if_no_slot_is_free() -> None:
     slots = slots_of_working_runs()
     first, second = RunWork(slots, "noisy"), RunWork(slots, "noisy")
     await first.begin()
@@ -242,7 +240,7 @@ async def test_a_reply_is_worked_on_even_if_no_slot_is_free() -> None:
 
 
 @pytest.mark.parametrize("response", [REQUEST, REPLY, tool_started("a"), tool_finished("a")])
-async def test_a_run_without_a_slot_never_waits(response: Response) -> None:
+async def test_a_run_without_slots_never_waits(response: Response) -> None:
     work = RunWork(None, "project")
     await work.begin()
     work.note(response)

@@ -24,34 +24,34 @@ def first(cron: str, after: str, count: int, zone: str = BERLIN) -> list[datetim
     return list(islice(Timing(cron, zone).ticks_after(at(after)), count))
 
 
-def test_a_time_of_day_is_that_of_the_zone_in_summer_and_in_winter() -> None:
+def test_times_of_day_are_local_in_summer_and_winter() -> None:
     assert first("30 9 * * *", "2026-01-15T00:00Z", 1) == [at("2026-01-15T08:30Z")]
     assert first("30 9 * * *", "2026-07-15T00:00Z", 1) == [at("2026-07-15T07:30Z")]
 
 
-def test_a_time_that_the_clocks_skip_becomes_the_first_minute_after_the_gap() -> None:
+def test_a_skipped_local_time_becomes_the_first_minute_after_the_gap() -> None:
     # On 2026-03-29 the clocks of Berlin go from 02:00 to 03:00.
     assert first("30 2 * * *", "2026-03-28T12:00Z", 2) == [
         at("2026-03-29T03:00+02:00"),
         at("2026-03-30T02:30+02:00"),
     ]
-    # Two times in the gap are one tick: a tick is a moment.
+    # Two times in the gap are one tick, because they are the same moment.
     assert first("15,45 2 * * *", "2026-03-28T12:00Z", 2) == [
         at("2026-03-29T03:00+02:00"),
         at("2026-03-30T02:15+02:00"),
     ]
 
 
-def test_a_time_that_the_clocks_repeat_is_due_once_at_its_first_occurrence() -> None:
+def test_a_repeated_local_time_is_due_once_at_its_first_occurrence() -> None:
     # On 2026-10-25 the clocks of Berlin go from 03:00 back to 02:00.
     expected = [at("2026-10-25T02:30+02:00"), at("2026-10-26T02:30+01:00")]
     assert first("30 2 * * *", "2026-10-24T12:00Z", 2) == expected
-    # Also when the look begins between the two occurrences, or in the second pass.
+    # Also when the search begins between the two occurrences, or after the second one.
     assert first("30 2 * * *", "2026-10-25T02:45+02:00", 1) == expected[1:]
     assert first("30 2 * * *", "2026-10-25T02:15+01:00", 1) == expected[1:]
 
 
-def test_an_expression_of_every_hour_follows_elapsed_time_through_gap_and_overlap() -> None:
+def test_an_hourly_expression_follows_elapsed_time_through_gap_and_overlap() -> None:
     spring = first("0 * * * *", "2026-03-28T23:30Z", 4)
     autumn = first("0 * * * *", "2026-10-24T22:30Z", 4)
     for ticks in (spring, autumn):
@@ -65,7 +65,7 @@ def test_an_expression_of_every_hour_follows_elapsed_time_through_gap_and_overla
     zone=st.sampled_from([BERLIN, "America/New_York", "Australia/Lord_Howe", "UTC"]),
     minutes=st.integers(0, 365 * 24 * 60),
 )
-def test_ticks_come_in_order_after_the_moment_and_do_not_depend_on_where_the_look_begins(
+def test_ticks_are_ordered_and_do_not_depend_on_the_start_of_the_search(
     cron: str, zone: str, minutes: int
 ) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC) + minutes * MINUTE
@@ -78,7 +78,7 @@ def test_ticks_come_in_order_after_the_moment_and_do_not_depend_on_where_the_loo
 
 
 @given(minutes=st.integers(0, 60 * 24 * 400), most=st.integers(1, 120))
-def test_of_a_standstill_the_newest_ticks_are_due(minutes: int, most: int) -> None:
+def test_after_an_outage_the_newest_ticks_are_due(minutes: int, most: int) -> None:
     timing, since = Timing("*/5 * * * *"), datetime(2025, 1, 1, tzinfo=UTC)
     now = since + minutes * MINUTE
     due = timing.due(since, now, most)
@@ -130,7 +130,7 @@ def test_times_that_cannot_be_used_are_refused_by_field(timing: Timing, field: s
 def test_ticks_that_are_too_close_are_refused() -> None:
     assert Timing("*/10 * * * *").check(NOW, min_interval=10 * MINUTE) > NOW
     with pytest.raises(TimingError, match="300 seconds apart"):
-        # Far apart for the most part: the smallest interval counts.
+        # The intervals are long on average: the shortest interval counts.
         Timing("0,5 9 * * *").check(NOW, min_interval=10 * MINUTE)
 
 
@@ -141,7 +141,7 @@ def test_ticks_that_are_too_close_are_refused() -> None:
         max_size=5,
     )
 )
-def test_any_text_is_either_an_expression_or_refused(fields: list[str]) -> None:
+def test_any_text_is_accepted_as_an_expression_or_refused(fields: list[str]) -> None:
     timing = Timing(" ".join(fields))
     try:
         tick = timing.check(NOW, min_interval=MINUTE)

@@ -24,7 +24,7 @@ CALLS = st.lists(
 
 @dataclass
 class Client:
-    """Text that a client shows of an unfinished message."""
+    """The text of an unfinished message as a client assembles it."""
 
     text: str = ""
     reasoning: str = ""
@@ -65,7 +65,7 @@ def pieces(text: str, sizes: Sequence[int]) -> list[str]:
 def reply(
     reasoning: str, text: str, calls: Sequence[tuple[str, str, bool]], sizes: Sequence[int]
 ) -> tuple[list[RunEvent], pb.Message]:
-    """Returns the deltas of a reply, and the message that is stored of it."""
+    """Returns the deltas of a reply, and its stored message."""
     message = pb.Message(id="m", role=pb.ROLE_ASSISTANT)
     if reasoning:
         message.parts.add().reasoning.text = reasoning
@@ -107,7 +107,7 @@ def parts_of(message: pb.Message) -> tuple[str, str, list[str]]:
     sizes=st.lists(st.integers(1, 5), max_size=12),
     cut=st.integers(0, 60),
 )
-def test_streamed_text_is_the_stored_text_also_for_a_client_that_resumes(
+def test_streamed_text_equals_the_stored_text_also_after_resuming(
     reasoning: str,
     text: str,
     calls: list[tuple[str, str, bool]],
@@ -133,7 +133,7 @@ def test_streamed_text_is_the_stored_text_also_for_a_client_that_resumes(
 
 
 def stored_events() -> list[RunEvent]:
-    """The stored events of a run that sends a text, beside another call, and fails to."""
+    """Returns the stored events of a run with a sent text, another call, and a failed call."""
     _, events = reply("", "Hm.", [("send_message", "Hello", True), ("grep_files", "", True)], [])
     _, broken = reply("", "", [], [])
     bad = pb.ToolCallPart(tool_call_id="c2", name="send_message", arguments="{")
@@ -204,7 +204,7 @@ def call_piece(name: str, arguments: str, tool: str = "") -> RunEvent:
     return of_member(name, tool_call_delta=piece)
 
 
-def test_members_that_write_at_the_same_time_do_not_end_the_replies_of_each_other() -> None:
+def test_texts_of_members_that_reply_concurrently_are_kept_separate() -> None:
     form = SentText()
     events = [
         of_member("a", step_started=ev.StepStarted(step=1, message_id="message-a")),
@@ -222,7 +222,7 @@ def test_members_that_write_at_the_same_time_do_not_end_the_replies_of_each_othe
     assert not any(out.HasField("tool_call_delta") for out in shown)
 
 
-def test_a_client_that_joins_is_shown_the_text_of_all_members_from_its_beginning() -> None:
+def test_a_client_that_joins_gets_the_text_of_all_members_from_its_beginning() -> None:
     texts = PartialTexts()
     events = [
         of_member("a", step_started=ev.StepStarted(step=1, message_id="message-a")),

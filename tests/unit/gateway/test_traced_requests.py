@@ -50,7 +50,7 @@ async def send(
         return await client.request(method, path, headers=headers)
 
 
-async def test_a_request_is_a_span_between_the_client_and_its_calls() -> None:
+async def test_a_request_has_a_span_between_the_client_and_its_calls() -> None:
     recorder = SpanRecorder()
     headers = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
     response = await send(recorder, "GET", "/v1/models/a/b?x=secret", headers=headers, ratio=0.0)
@@ -79,7 +79,7 @@ async def test_a_request_is_a_span_between_the_client_and_its_calls() -> None:
         ("POST", "/v1/models/m", "POST", ""),
     ],
 )
-async def test_requests_are_named_after_their_route(
+async def test_spans_of_requests_are_named_after_their_route(
     method: str, path: str, name: str, error_type: str
 ) -> None:
     recorder = SpanRecorder()
@@ -88,7 +88,7 @@ async def test_requests_are_named_after_their_route(
     assert "secret" not in recorder.texts()
 
 
-async def test_the_calls_of_a_request_that_is_not_sampled_are_not_either() -> None:
+async def test_the_calls_of_an_unsampled_request_are_not_sampled() -> None:
     recorder = SpanRecorder()
     response = await send(recorder, "GET", "/v1/models/m", ratio=0.0)
     passed_on = parse_traceparent(response.json())
@@ -97,7 +97,7 @@ async def test_the_calls_of_a_request_that_is_not_sampled_are_not_either() -> No
     assert recorder.spans == []
 
 
-async def test_probes_are_no_spans() -> None:
+async def test_health_probes_have_no_spans() -> None:
     recorder = SpanRecorder()
     assert (await send(recorder, "GET", "/healthz")).text == "ok"
     assert recorder.spans == []

@@ -21,7 +21,7 @@ _GENERATED = REPOSITORY / "clients" / "python" / "strata" / "api"
 
 @cache
 def modules() -> list[Path]:
-    """The modules of the product that are not generated."""
+    """Returns the modules of the product that are not generated."""
     return [
         path
         for root in ROOTS
@@ -32,13 +32,13 @@ def modules() -> list[Path]:
 
 @cache
 def sources() -> list[Path]:
-    """The modules of the product without the migrations, which only ever grow."""
+    """Returns the modules of the product without the migrations."""
     return [path for path in modules() if path.parent.name != "versions"]
 
 
 @cache
 def tracked() -> list[Path]:
-    """The files of the repository: what git has or would take, or else all that is not ignored."""
+    """Returns the files of the repository: tracked and untracked ones that are not ignored."""
     git = shutil.which("git")
     if git is not None and (REPOSITORY / ".git").exists():
         listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -81,7 +81,7 @@ def name_of(path: Path) -> str:
 
 @cache
 def texts() -> Mapping[str, str]:
-    """The text files of the repository by their name."""
+    """Returns the text files of the repository by name."""
     contents = {}
     for path in tracked():
         try:
@@ -94,8 +94,8 @@ def texts() -> Mapping[str, str]:
 def trees(paths: Iterable[Path], mention: re.Pattern[str]) -> Iterator[tuple[Path, ast.Module]]:
     """Parses the modules in which a pattern matches.
 
-    To parse and walk every module of the repository takes many seconds. A test names the text
-    without which a module cannot have what the test looks for.
+    To parse and walk every module of the repository takes many seconds. A test names a text that
+    every module with a possible match contains.
 
     Args:
         paths: The modules.

@@ -50,7 +50,7 @@ _FILE = re.compile(r"(?<![\w/.-])((?:[\w.-]+/)*[\w.-]+\.md)(?:#([\w-]+))?")
 
 @cache
 def read() -> dict[str, str]:
-    """Returns our texts by the names of their files."""
+    """Returns the texts of the repository by file name."""
     return {
         name: text
         for name, text in texts().items()
@@ -88,7 +88,7 @@ def _python_prose(text: str) -> Iterator[str]:
 
 
 def citations_of_outside_documents(text: str) -> list[str]:
-    """Returns what a text says of documents that are not in the repository."""
+    """Returns the citations of documents that are not in the repository."""
     line = unwrapped(text)
     citations = [
         match[0]
@@ -101,12 +101,12 @@ def citations_of_outside_documents(text: str) -> list[str]:
 
 
 def marks(text: str) -> list[str]:
-    """Returns what looks like the number of a finding or requirement: a capital and digits."""
+    """Returns texts that look like the number of a finding or requirement: a capital and digits."""
     return [mark for mark in _MARK.findall(text) if mark not in _NO_MARKS]
 
 
 def missing_headings(text: str) -> list[str]:
-    """Returns what a text cites of ``docs``, a document or a heading of one, and is not there."""
+    """Returns the documents and headings of ``docs`` that a text cites and that do not exist."""
     if "docs/" not in text:
         return []
     return [
@@ -125,7 +125,7 @@ def test_no_file_cites_a_document_that_is_not_in_the_repository() -> None:
     assert {name: cited for name, cited in citations.items() if cited} == {}
 
 
-def test_no_comment_cites_a_mark_of_a_list_that_is_not_in_the_repository() -> None:
+def test_no_comment_cites_an_entry_of_an_external_list() -> None:
     citations = {
         name: marks(prose(name))
         for name, text in read().items()
@@ -185,7 +185,7 @@ def test_code_cites_the_wire_format_by_heading() -> None:
         "see issue " + "12",
     ],
 )
-def test_citations_are_found(text: str) -> None:
+def test_citations_of_outside_documents_are_detected(text: str) -> None:
     assert citations_of_outside_documents(text)
 
 
@@ -201,21 +201,21 @@ def test_citations_are_found(text: str) -> None:
         "docs/wire-format.md#heartbeats",
     ],
 )
-def test_other_texts_are_not_found(text: str) -> None:
+def test_other_texts_are_not_detected_as_citations(text: str) -> None:
     assert citations_of_outside_documents(text) == []
 
 
 @pytest.mark.parametrize("text", ["as D" + "33 demands", "(B" + "7)", "R" + "12: the window"])
-def test_marks_are_found(text: str) -> None:
+def test_marks_of_lists_are_detected(text: str) -> None:
     assert marks(text)
 
 
 @pytest.mark.parametrize("text", ["The V2 loop", "all-MiniLM-L6-v2", "C0 and C1", "S256", "/X0"])
-def test_other_names_are_no_marks(text: str) -> None:
+def test_other_names_are_not_detected_as_marks(text: str) -> None:
     assert marks(text) == []
 
 
 @pytest.mark.parametrize("cited", ["docs/nowhere.md", "docs/wire-format.md#no-heading"])
-def test_citation_of_nothing_is_found(cited: str) -> None:
+def test_citations_of_missing_headings_are_detected(cited: str) -> None:
     assert missing_headings(f"as {cited} says") == [cited]
     assert missing_headings("as docs/wire-format.md#heartbeats says") == []

@@ -37,7 +37,7 @@ def test_a_client_has_every_public_service(file: str) -> None:
 @pytest.mark.parametrize(
     "lock", [path for path in tracked() if path.name == "package-lock.json"], ids=str
 )
-def test_locks_of_npm_have_hashes_and_no_addresses(lock: Path) -> None:
+def test_npm_lock_files_have_hashes_and_no_addresses(lock: Path) -> None:
     packages = json.loads(lock.read_text("utf-8"))["packages"]
     packages.pop("")
     assert packages

@@ -33,7 +33,7 @@ _IN_EACH_SERVICE = {"main.py", "settings.py", "migrations/__init__.py", "store/h
 
 @cache
 def resolve(path: str) -> Path | None:
-    """Returns the file or folder that a page means; None if there is none, or several."""
+    """Returns the file or folder of a reference; None if there is none, or several."""
     top = REPOSITORY / path
     if top.exists():
         return top
@@ -81,7 +81,7 @@ def rpcs() -> frozenset[str]:
 
 
 def missing(text: str) -> list[str]:
-    """Returns the references of a page that lead nowhere."""
+    """Returns the references of a page to nothing that exists."""
     spans = _CODE.findall(_FENCE.sub("", text))
     files = [match for match in map(_FILE.fullmatch, spans) if match is not None]
     modules = {path for match in files if (path := resolve(match[1])) and path.suffix == ".py"}
@@ -105,7 +105,7 @@ def _leads_somewhere(path: str, name: str | None) -> bool:
 
 
 def _is_folder(path: str) -> bool:
-    """Says whether a folder exists: at its place, or in some service."""
+    """Returns whether a folder exists: at the root, or in some service."""
     return resolve(path) is not None or any(REPOSITORY.glob(f"*/strata/*/{path}"))
 
 
@@ -115,7 +115,7 @@ def test_references_to_code_exist() -> None:
 
 
 def test_files_that_a_decision_names_exist() -> None:
-    """A decision may leave out the first folders of a path."""
+    """A decision may omit the first folders of a path."""
     folders = [name_of(path).split("/") for path in tracked()]
     endings = {"/".join(parts[start:]) for parts in folders for start in range(len(parts))}
     missing_files = []
@@ -148,6 +148,6 @@ def test_wrong_references_are_found(text: str) -> None:
     assert len(missing(text)) == 1
 
 
-def test_right_references_pass() -> None:
+def test_valid_references_are_accepted() -> None:
     text = "`agent_loop/loop/turn.py::Turn` `Turn.run` `RunService.SendMessage` `store/`"
     assert missing(text) == []

@@ -1,4 +1,4 @@
-"""What no file of the repository may say."""
+"""Texts that no file of the repository may contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from unit.house.repository import texts
 
-# Put together here, so that this file does not contain what it looks for.
+# Composed here, so that this file does not contain the searched text.
 _HOSTS = {
     ".".join(labels): r"(?<![\w])" + re.escape(".".join(labels))
     for labels in (
@@ -47,7 +47,7 @@ def matches_of(patterns: Mapping[str, str], files: Mapping[str, str]) -> list[st
     ]
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_the_repository_files_are_found() -> None:
     files = texts()
     assert {"pyproject.toml", "requirements.lock", "README.md", "Dockerfile"} <= set(files)
     assert any(name.startswith("protos/") for name in files)
@@ -57,7 +57,7 @@ def test_no_file_names_a_package_registry() -> None:
     assert matches_of(_HOSTS, texts()) == []
 
 
-def test_no_file_names_a_path_of_somebodys_machine() -> None:
+def test_no_file_names_a_path_of_a_developers_machine() -> None:
     assert matches_of(_MACHINE, texts()) == []
 
 
@@ -70,6 +70,6 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
         (_MACHINE, "open('" + "/home" + "/anna/x')"),
     ],
 )
-def test_the_search_finds(patterns: Mapping[str, str], text: str) -> None:
+def test_the_patterns_match_forbidden_texts(patterns: Mapping[str, str], text: str) -> None:
     (match,) = matches_of(patterns, {"x": text})
     assert match.removeprefix("x: ") in text

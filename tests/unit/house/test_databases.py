@@ -22,7 +22,7 @@ def openings() -> dict[str, ast.Call]:
     }
 
 
-def test_every_pool_can_stand_behind_a_pooler() -> None:
+def test_every_pool_passes_the_setting_for_prepared_statements() -> None:
     settings = {
         place: [
             ast.unparse(keyword.value)

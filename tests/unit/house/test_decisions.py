@@ -53,7 +53,7 @@ def test_index_numbers_decisions_from_one_without_gaps() -> None:
 
 
 def test_index_lists_every_page_once() -> None:
-    # A page with a number behind the last row: give it the number of the next row.
+    # If it fails: a page has a number after the last row. Give it the number of the next row.
     assert [row.file for row in rows() if row.file] == [page.name for page in PAGES]
 
 

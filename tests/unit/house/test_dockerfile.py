@@ -1,4 +1,4 @@
-"""The Dockerfile agrees with the project; that it builds can only be seen where images are."""
+"""The Dockerfile matches the project; these tests do not build the image."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_both_stages_have_the_same_supported_python() -> None:
     assert images == {"python:${PYTHON_VERSION}-slim"}
 
 
-def test_dependencies_are_held_to_the_lock() -> None:
+def test_dependencies_are_installed_with_the_versions_of_the_lock() -> None:
     installs = [
         instruction for instruction in instructions("RUN") if "uv pip install" in instruction
     ]

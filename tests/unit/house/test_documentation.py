@@ -1,4 +1,4 @@
-"""The documents are complete, up to date, and lead somewhere."""
+"""The documents are complete and up to date, and their links work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def generator() -> dict[str, Any]:
     return runpy.run_path(str(REPOSITORY / "docs" / "generate_configuration.py"))
 
 
-def test_the_configuration_is_what_the_settings_say() -> None:
+def test_the_configuration_page_is_up_to_date() -> None:
     assert generator()["document"]() == CONFIGURATION, "run `python docs/generate_configuration.py`"
 
 
@@ -80,7 +80,7 @@ def test_the_readme_names_every_service_and_its_port() -> None:
         assert re.search(rf"\| `{service.name}` \| {service.port} \|", README), service.name
 
 
-def test_links_lead_to_files_and_headings() -> None:
+def test_links_point_to_existing_files_and_headings() -> None:
     broken = []
     for document in DOCUMENTS:
         for target, anchor in _LINK.findall(text_of(document)):
@@ -143,5 +143,5 @@ def test_the_changelog_has_the_release() -> None:
     changelog = (REPOSITORY / "CHANGELOG.md").read_text("utf-8")
     sections = re.findall(r"^## \[([^\]]+)\]", changelog, re.MULTILINE)
     assert sections[0] == "Unreleased"
-    # What is being made carries its number before it is released.
+    # Work in progress has its number before it is released.
     assert project["version"] in sections or len(sections) == 1

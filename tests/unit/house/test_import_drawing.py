@@ -1,4 +1,4 @@
-"""The drawing of imports in the architecture is that of the import rules and of the code."""
+"""The import diagram of the architecture page matches the import rules and the code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_code_imports_only_along_the_arrows() -> None:
         own = path.parts[path.parts.index("strata", len(REPOSITORY.parts)) + 1]
         may_import = {own} | drawing[node_of(own)]
         mentioned = set(re.findall(r"\bstrata\.(\w+)", text_of(path)))
-        # Most modules mention nothing else in their imports, so that they need not be parsed.
+        # Most modules do not mention any of these in their imports, so they need not be parsed.
         if outside(mentioned, may_import):
             imported = imports_of(text_of(path))
             against |= {f"{own} -> {package}" for package in outside(imported, may_import)}

@@ -12,15 +12,15 @@ import pytest
 from unit.house.repository import REPOSITORY, ROOTS, name_of, sources, text_of, tracked, trees
 
 
-def test_no_file_hides_the_other_roots() -> None:
-    # One `strata/__init__.py` makes Python look no further than that root.
+def test_no_file_hides_the_other_source_roots() -> None:
+    # One `strata/__init__.py` would make Python search only that root.
     for root in ROOTS:
         assert (REPOSITORY / root / "strata").is_dir()
         assert not (REPOSITORY / root / "strata" / "__init__.py").exists()
     assert list((REPOSITORY / "clients/python/strata/api").rglob("__init__.py")) == []
 
 
-def test_every_other_package_says_what_it_is() -> None:
+def test_every_other_package_has_a_docstring() -> None:
     # The files of migrations are loaded by path.
     folders = {path.parent for path in sources() if path.parent.parent.name != "migrations"}
     silent = [
@@ -33,7 +33,7 @@ def test_every_other_package_says_what_it_is() -> None:
 
 
 def test_test_modules_import_no_other_test_module() -> None:
-    # What two of them need belongs to `tests/support`.
+    # Code that two of them need belongs to `tests/support`.
     pattern = re.compile(r"^\s*(?:from|import) (?:\w+\.)*test_\w+", re.MULTILINE)
     modules = [path for path in tracked() if path.suffix == ".py" and path.name != "conftest.py"]
     assert [name_of(path) for path in modules if pattern.search(text_of(path))] == []
@@ -58,7 +58,7 @@ def test_the_environment_is_read_in_settings_only() -> None:
         "import os as o\no.environ.get('A')",
     ],
 )
-def test_every_way_to_read_the_environment_is_seen(source: str) -> None:
+def test_every_way_to_read_the_environment_is_detected(source: str) -> None:
     assert reads_environment(ast.parse(source))
 
 
@@ -99,7 +99,7 @@ def test_every_tool_has_the_same_source_roots() -> None:
     assert project["tool"]["pytest"]["ini_options"]["pythonpath"][:count] == roots
 
 
-def test_every_package_stands_under_the_import_rules() -> None:
+def test_every_package_is_covered_by_the_import_rules() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     known = set(project["tool"]["importlinter"]["root_packages"])
     packages = {
@@ -112,7 +112,7 @@ def test_every_package_stands_under_the_import_rules() -> None:
 
 
 @pytest.mark.parametrize("root", ["services", "gateway"])
-def test_every_script_has_its_main(root: str) -> None:
+def test_every_script_has_its_main_function(root: str) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     scripts = set(project["scripts"].values())
     services = {path.parent.name for path in Path(REPOSITORY / root / "strata").glob("*/main.py")}

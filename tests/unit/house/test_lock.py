@@ -1,4 +1,4 @@
-"""`requirements.lock` is complete, pinned, hashed, and names no place to load from."""
+"""`requirements.lock` is complete, pinned and hashed, and names no index."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _DEPENDENCIES = [
 def test_the_server_depends_on_the_client_of_the_same_version() -> None:
     assert f"{_OWN}=={_CLIENT['project']['version']}" in _PROJECT["project"]["dependencies"]
     assert _CLIENT["project"]["version"] == _PROJECT["project"]["version"]
-    assert _OWN not in pins(), "it is installed from its folder"
+    assert _OWN not in pins(), "the package is installed from its folder"
 
 
 def test_the_lock_satisfies_the_project() -> None:

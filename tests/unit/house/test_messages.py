@@ -1,4 +1,4 @@
-"""What programs print does not point to files that an installed package lacks."""
+"""Messages of programs do not name files that an installed package lacks."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _empty_names(tree: ast.AST) -> list[str]:
     ]
 
 
-def test_names_say_what_a_value_holds() -> None:
+def test_names_describe_their_values() -> None:
     modules = (path for path in tracked() if path.suffix == ".py")
     violations = [
         f"{name_of(path)}:{name}"
@@ -97,13 +97,13 @@ def test_names_say_what_a_value_holds() -> None:
         "try: ...\nexcept E as told: ...",
     ],
 )
-def test_an_empty_name_is_seen(source: str) -> None:
+def test_an_empty_name_is_detected(source: str) -> None:
     assert _BINDING.search(source)
     assert len(_empty_names(ast.parse(source))) == 1
 
 
 @pytest.mark.parametrize("source", ["row = 1", "reply.found", "f(found=1)", "text.given()"])
-def test_names_of_others_are_left_alone(source: str) -> None:
+def test_names_of_other_libraries_are_not_reported(source: str) -> None:
     assert _empty_names(ast.parse(source)) == []
 
 
@@ -120,7 +120,7 @@ def test_a_class_name_has_one_meaning() -> None:
     assert _ON_BOTH_SIDES - repeated.keys() == set()
 
 
-def test_what_is_deployed_is_called_a_service() -> None:
+def test_deployed_parts_are_called_services() -> None:
     code = {
         name: text
         for name, text in texts().items()

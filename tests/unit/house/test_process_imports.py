@@ -1,6 +1,6 @@
-"""What no process of the product loads at its start: what only some clients and settings need.
+"""Processes do not import libraries at their start that only some clients or settings need.
 
-The ban in `pyproject.toml` covers the rest of Qdrant's client.
+The import ban in `pyproject.toml` covers the rest of Qdrant's client.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRACES = ("opentelemetry.sdk", "opentelemetry.proto", "opentelemetry.exporter", 
 
 
 @pytest.mark.child_process
-def test_no_process_loads_libraries_that_it_may_not_need() -> None:
+def test_no_process_imports_optional_libraries_at_its_start() -> None:
     program = (
         f"import sys, {', '.join(PROCESSES)}\n"
         f"print([name for name in {CLIENT + ON_DEMAND + TRACES!r} if name in sys.modules],"

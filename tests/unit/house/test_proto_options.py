@@ -1,4 +1,4 @@
-"""What generated clients in other languages need to be named without flags."""
+"""Options of protos for generated clients in other languages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 PROTOS = Path(__file__).parents[3] / "protos"
 
 
-def test_every_proto_says_where_generated_code_belongs() -> None:
+def test_every_proto_sets_the_packages_of_generated_code() -> None:
     for path in sorted(PROTOS.rglob("*.proto")):
         name = path.relative_to(PROTOS).as_posix()
         options = dict(re.findall(r"^option (\w+) = (.+);$", path.read_text(), re.MULTILINE))

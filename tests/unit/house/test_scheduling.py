@@ -1,4 +1,4 @@
-"""Files that share a fixture are run one after another, and the longest are begun first."""
+"""Files that share a fixture run one after another, and the longest start first."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from scheduling import in_order, next_scope, scope_of
 SYSTEM = "tests/e2e/system/test_files.py"
 
 
-def test_a_file_with_a_shared_world_is_split_by_the_shape_of_the_world() -> None:
+def test_a_file_with_a_shared_system_is_split_by_shape() -> None:
     assert scope_of(f"{SYSTEM}::test_a[in_process]") == f"{SYSTEM}::in_process"
     assert scope_of(f"{SYSTEM}::test_a[sockets-2]") == f"{SYSTEM}::sockets"
     assert scope_of(f"{SYSTEM}::test_alone") == SYSTEM
-    # These have a world of their own for each test.
+    # The tests of this file have separate services.
     own = "tests/integration/gateway/test_auth.py"
     assert scope_of(f"{own}::test_a[inprocess]") == own
 
 
-def test_long_files_come_first_and_unit_tests_last() -> None:
+def test_long_files_are_scheduled_first_and_unit_tests_last() -> None:
     kills = "tests/faults/test_kills.py"
     other = "tests/faults/test_passing_errors.py"
     unit = "tests/unit/web/test_a.py"
@@ -30,7 +30,7 @@ def test_long_files_come_first_and_unit_tests_last() -> None:
     ]
 
 
-def test_a_process_stays_with_the_fixtures_that_it_has_started() -> None:
+def test_a_worker_keeps_files_with_the_fixtures_that_it_has_started() -> None:
     folder = "tests/e2e/system"
     waiting = [
         f"{folder}/test_b.py::in_process",
@@ -43,6 +43,6 @@ def test_a_process_stays_with_the_fixtures_that_it_has_started() -> None:
     assert next_scope(waiting[1:], begun, [waiting[1]]) == waiting[2]
 
 
-def test_a_process_helps_where_others_are_at_work_when_nothing_else_is_left() -> None:
+def test_an_idle_worker_takes_files_of_others_when_nothing_else_is_left() -> None:
     waiting = ["tests/e2e/system/test_b.py", "tests/e2e/system/test_c.py"]
     assert next_scope(waiting, None, ["tests/e2e/system/test_a.py"]) == waiting[0]

@@ -12,7 +12,7 @@ from unit.house.repository import REPOSITORY
 
 
 class Item:
-    """A collected test, as far as it matters here."""
+    """A collected test, reduced to the used attributes."""
 
     def __init__(self, nodeid: str, **parameters: Any) -> None:
         self.nodeid = nodeid
@@ -35,7 +35,7 @@ def test_other_shapes_of_a_test_are_slow() -> None:
     assert slow_ones(usual, other) == [other.nodeid]
 
 
-def test_test_that_has_one_shape_keeps_it() -> None:
+def test_a_test_with_one_shape_is_kept() -> None:
     only = Item("tests/integration/system/test_a.py::test_a[in_process]", system="in_process")
     assert slow_ones(only) == []
 

@@ -1,4 +1,4 @@
-"""docs/wire-format.md is true: its examples, texts and limits are those of the code."""
+"""The examples, texts and limits in docs/wire-format.md match the code."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ SHARES = {
 
 
 @pytest.mark.parametrize("anchor", EXAMPLES)
-def test_example_is_what_the_code_renders(anchor: str) -> None:
+def test_examples_equal_the_rendered_text(anchor: str) -> None:
     assert example(anchor) == EXAMPLES[anchor]()
 
 

@@ -1,4 +1,4 @@
-"""The manifests as objects, and the facts of the code they have to agree with."""
+"""The manifests as objects, and the facts of the code that they have to match."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ COMPONENTS = (
     POD_MONITOR,
     ALERTS,
 )
-# Components that bring no objects of their own, and only change those of the base.
+# Components that add no objects and only change those of the base.
 CHANGES = (K8S / "components" / "gvisor",)
 
 # libyaml, where PyYAML has it, reads ten times faster.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 NAME = "app.kubernetes.io/name"
-# It runs in the pod of tool execution, which reaches it over a socket: no Deployment, no port.
+# It runs in the pod of tool execution, which calls it over a socket: no Deployment, no port.
 TOOL_RUNNER = "tool_runner"
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ServiceFacts:
-    """What the code says of a service."""
+    """The facts about a service in its code."""
 
     name: str
     folder: Path
@@ -181,7 +181,7 @@ def containers_of(workload: Object) -> dict[str, Object]:
 
 
 def container_of(workload: Object) -> Object:
-    """The container of a pod; the one beside it that runs code of tools is not meant."""
+    """Returns the main container of a pod, not the tool runner beside it."""
     (container,) = (
         candidate for name, candidate in containers_of(workload).items() if name != RUNNER
     )
@@ -197,7 +197,7 @@ def environment_of(
     maps = of_kind(objects, "ConfigMap")
     container = container or container_of(workload)
     environment: dict[str, str] = {}
-    # What is in a Secret is not part of the manifests.
+    # The content of a Secret is not part of the manifests.
     for source in (s for s in container.get("envFrom", ()) if "configMapRef" in s):
         environment |= maps[source["configMapRef"]["name"]]["data"]
     for entry in container.get("env", ()):
@@ -224,7 +224,7 @@ def rendered_with(component: Path, folder: Path) -> list[Object] | None:
 
 
 def rendered(folder: Path) -> list[Object] | None:
-    """Returns what `kubectl kustomize` makes of a folder; None without kubectl."""
+    """Returns the objects that `kubectl kustomize` renders of a folder; None without kubectl."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         return None

@@ -33,7 +33,7 @@ def test_each_alert_is_tested_to_fire_and_to_stay_silent() -> None:
     assert set(expectations()) == {(name, fires) for name in ALERT_RULES for fires in (True, False)}
 
 
-def test_rules_select_values_that_labels_have() -> None:
+def test_rules_select_existing_label_values() -> None:
     selected = re.findall(r'stop_reason=~"([^"]+)"', ALERT_RULES["StrataRunsFail"]["expr"])
     reasons = {reason for values in selected for reason in values.split("|")}
     assert reasons
@@ -51,7 +51,7 @@ def test_promtool_accepts_the_rules() -> None:
 
 @needs_promtool
 @pytest.mark.child_process
-def test_alerts_fire_as_their_tests_say() -> None:
+def test_alerts_fire_as_their_tests_require() -> None:
     run_promtool("test", "rules", TESTS.name, folder=MONITORING)
 
 
@@ -65,7 +65,7 @@ def test_a_rule_that_never_fires_fails_its_test(tmp_path: Path) -> None:
         run_promtool("test", "rules", TESTS.name, folder=tmp_path)
 
 
-def test_the_object_of_the_operator_has_the_same_rules() -> None:
+def test_the_operator_object_contains_the_same_rules() -> None:
     (rule,) = load(ALERTS)
     assert rule["spec"]["groups"] == GROUPS["groups"]
 
@@ -73,7 +73,7 @@ def test_the_object_of_the_operator_has_the_same_rules() -> None:
 @pytest.mark.parametrize(
     "change", [{"alert": "A"}, {"alert": "A", "expr": "1", "for": "10 min"}, {"record": "a:b"}]
 )
-def test_the_schema_finds_mistakes(change: dict[str, Any]) -> None:
+def test_the_schema_rejects_mistakes(change: dict[str, Any]) -> None:
     (rule,) = load(ALERTS)
     jsonschema.validate(rule, PROMETHEUS_RULE_SCHEMA)
     wrong = {**rule, "spec": {"groups": [{"name": "strata", "rules": [change]}]}}

@@ -82,7 +82,7 @@ def secrets_of(name: str, files: dict[str, dict[str, str]]) -> dict[str, str]:
 def settings_of(
     name: str, settings: type[ServiceSettings], monkeypatch: pytest.MonkeyPatch
 ) -> ServiceSettings:
-    """The settings that the process of a container would see."""
+    """Returns the settings that the process of a container would have."""
     environment = environment_of_container(name)
     environment |= secrets_of(name, secret_files(secret_objects()))
     prefix = settings.model_config["env_prefix"]
@@ -109,7 +109,7 @@ def mebibytes(text: str) -> int:
     return int(match[1]) * {"m": 1, "g": 1024}[match[2]]
 
 
-def test_the_containers_are_those_of_the_manifests() -> None:
+def test_the_containers_match_the_manifests() -> None:
     assert SERVICES.keys() == {*CONTAINERS, SECRETS_ONLY}
 
 
@@ -130,7 +130,7 @@ def test_a_container_has_the_image_the_command_and_the_limits_of_the_manifests(n
 
 
 @EVERY_CONTAINER
-def test_a_container_has_no_rights_and_the_user_of_the_manifests(name: str) -> None:
+def test_a_container_has_no_privileges_and_runs_as_the_user_of_the_manifests(name: str) -> None:
     workload, container = CONTAINERS[name]
     here = SERVICES[name]
     assert here["read_only"] is True
@@ -145,7 +145,7 @@ def test_a_container_has_no_rights_and_the_user_of_the_manifests(name: str) -> N
     assert (default | here)["user"] == f"{user}:{pod['runAsGroup']}"
 
 
-def test_only_the_container_that_makes_secrets_is_root_and_it_has_no_network() -> None:
+def test_only_the_container_that_creates_secrets_runs_as_root_and_without_network() -> None:
     roots = {name for name, service in SERVICES.items() if service.get("user", "1")[0] == "0"}
     assert roots == {SECRETS_ONLY}
     assert SERVICES[SECRETS_ONLY]["network_mode"] == "none"
@@ -163,7 +163,7 @@ def test_images_are_pinned_and_ours_is_built_once() -> None:
 
 
 @EVERY_SERVICE
-def test_a_service_listens_and_is_called_where_the_manifests_say(
+def test_services_listen_and_call_as_in_the_manifests(
     service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(service.app, service.settings, monkeypatch)
@@ -201,7 +201,7 @@ def test_the_edge_is_published_on_the_loopback_address_only(
     assert inner == {settings.port, settings.http_port, settings.metrics_port}
 
 
-def test_every_service_tells_its_health_on_its_metrics_port(
+def test_every_service_has_a_health_check_on_its_metrics_port(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for service in services().values():
@@ -214,7 +214,7 @@ def test_every_service_tells_its_health_on_its_metrics_port(
     ]
 
 
-def test_what_a_container_waits_for_becomes_healthy_or_ends() -> None:
+def test_every_dependency_has_a_health_check_or_ends() -> None:
     for name, service in SERVICES.items():
         for dependency, how in service.get("depends_on", {}).items():
             if how["condition"] == "service_healthy":
@@ -229,12 +229,13 @@ def waited_for(name: str) -> set[str]:
     return names.union(*(waited_for(dependency) for dependency in names))
 
 
-def test_everything_waits_for_the_secrets_and_services_for_the_migration() -> None:
+def test_every_container_waits_for_the_secrets_and_services_for_the_migration() -> None:
     for name in CONTAINERS:
         assert SECRETS_ONLY in waited_for(name)
     for service in services().values():
         assert {"migrate", "postgres"} <= waited_for(service.app)
-        # Calls of tools back to the gateway, and of the gateway to itself, cannot be waited for.
+        # A start order cannot include calls of tools back to the gateway, and of the gateway to
+        # itself.
         callees = {services()[name].app for name in service.callees} - {"gateway"}
         if service.name in {"gateway", "agent_loop"}:
             assert callees <= waited_for(service.app)
@@ -260,7 +261,7 @@ def test_a_container_gets_the_variables_of_the_manifests() -> None:
 
 
 @EVERY_CONTAINER
-def test_a_container_sees_its_own_keys_and_no_others(name: str) -> None:
+def test_a_container_mounts_only_its_own_keys(name: str) -> None:
     files = secret_files(secret_objects())
     keys = {mount: place for mount, place in mounts_of(name).items() if mount.endswith("-keys")}
     assert keys == {f"{name}-keys": (KEYS_FOLDER, True)}
@@ -296,7 +297,7 @@ def test_every_volume_and_network_is_used_and_declared() -> None:
     assert mounted == COMPOSE["volumes"].keys()
     joined = {name for service in SERVICES.values() for name in service.get("networks", ())}
     assert joined == COMPOSE["networks"].keys()
-    # Only who calls others outside has a way out.
+    # Only services that call external hosts have a network with access to them.
     assert COMPOSE["networks"]["inside"] == {"internal": True}
     outside = {name for name in SERVICES if "outside" in SERVICES[name].get("networks", ())}
     assert outside == {"gateway", "agent-loop", "tool-execution"}
@@ -310,7 +311,7 @@ def test_variables_of_the_file_itself_are_settings_of_the_command_line() -> None
     assert f"{prefix}PORT" in variables
 
 
-def test_there_is_one_gateway_and_no_folder_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_one_gateway_and_no_prompts_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = settings_of("gateway", GatewaySettings, monkeypatch)
     agent_loop = settings_of("agent-loop", AgentLoopSettings, monkeypatch)
     assert isinstance(gateway, GatewaySettings)
@@ -334,7 +335,7 @@ def test_files_are_written_once_for_user_and_group(tmp_path: Path) -> None:
             assert stat.S_IMODE(path.stat().st_mode) & 0o337 == 0
 
 
-def test_a_part_of_the_files_is_not_mixed_with_new_ones(tmp_path: Path) -> None:
+def test_an_incomplete_set_of_secrets_is_not_completed(tmp_path: Path) -> None:
     files = secret_files(secret_objects())
     write_files(tmp_path, files)
     lost = tmp_path / "gateway" / "pepper"

@@ -47,12 +47,12 @@ SERVED = {
 EXPRESSIONS = [text for text in expressions() if _NAME.search(text)]
 
 
-def test_there_are_expressions() -> None:
+def test_the_dashboard_and_alerts_have_expressions() -> None:
     assert len(EXPRESSIONS) > 20
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_asks_for_metrics_and_labels_that_exist(expression: str) -> None:
+def test_an_expression_uses_metrics_and_labels_that_exist(expression: str) -> None:
     names = _NAME.findall(expression)
     assert set(names) <= SERVED.keys()
     # Prometheus itself sets the job.
@@ -73,8 +73,8 @@ def test_counters_and_buckets_are_read_as_rates(expression: str) -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_of_the_dashboard_reads_the_chosen_jobs_at_its_own_rate(query: str) -> None:
-    # Without the job, metrics that every process has would be those of all programs.
+def test_dashboard_queries_select_the_chosen_jobs_and_rate_interval(query: str) -> None:
+    # Without the job, a query would add up the process metrics of all programs.
     selected = re.findall(r'\b(?:strata|process)_[a-z_]+(\{job=~"\$job")?', query)
     assert selected
     assert all(selected), query
@@ -111,7 +111,7 @@ def read_by_grafana(document: Any) -> Any:
     return json.loads(json.dumps(Dashboard.from_json(document), cls=JSONEncoder))
 
 
-def test_grafana_knows_every_field_of_the_dashboard() -> None:
+def test_every_field_of_the_dashboard_is_read_by_grafana() -> None:
     assert list(unknown_fields(DASHBOARD, read_by_grafana(DASHBOARD))) == []
 
 

@@ -28,7 +28,7 @@ OBJECTS = load(BASE)
 DEPLOYMENTS = of_kind(OBJECTS, "Deployment")
 
 
-def test_it_reads_every_port_with_metrics_of_the_pods() -> None:
+def test_the_monitor_reads_every_metrics_port_of_the_pods() -> None:
     ports = {
         port["name"]
         for deployment in DEPLOYMENTS.values()
@@ -50,14 +50,14 @@ def test_the_job_is_the_name_of_the_deployment() -> None:
     assert not any(set_by_operator & set(metric.labels) for metric in METRICS.values())
 
 
-def test_it_selects_the_label_that_the_base_gives_to_pods() -> None:
+def test_the_monitor_selects_the_label_of_the_pods_of_the_base() -> None:
     (labels,) = kustomization(BASE)["labels"]
     assert labels["includeTemplates"] is True
     assert MONITOR["spec"]["selector"]["matchLabels"].items() <= labels["pairs"].items()
 
 
 @pytest.mark.child_process
-def test_it_selects_the_pods_of_all_services(tmp_path: Path) -> None:
+def test_the_monitor_selects_the_pods_of_all_services(tmp_path: Path) -> None:
     objects = rendered_with(POD_MONITOR, tmp_path)
     if objects is None:
         pytest.skip("kubectl is not installed")
@@ -80,7 +80,7 @@ def test_it_selects_the_pods_of_all_services(tmp_path: Path) -> None:
     ],
     ids=["no endpoints", "endpoints of a ServiceMonitor", "number in place of a name"],
 )
-def test_the_schema_finds_mistakes(change: dict[str, Any]) -> None:
+def test_the_schema_rejects_mistakes(change: dict[str, Any]) -> None:
     jsonschema.validate(MONITOR, POD_MONITOR_SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**MONITOR, **change}, POD_MONITOR_SCHEMA)

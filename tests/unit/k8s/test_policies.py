@@ -1,4 +1,4 @@
-"""The rules that every workload has to keep, each as an assertion."""
+"""Security and availability rules for every workload."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EVERY_WORKLOAD = pytest.mark.parametrize("name", WORKLOADS)
 EVERY_DEPLOYMENT = pytest.mark.parametrize("name", DEPLOYMENTS)
 
 
-def test_every_kind_of_workload_is_looked_at() -> None:
+def test_every_kind_of_workload_is_checked() -> None:
     with_pods = [
         document for document in (*OBJECTS, *ENGINES) if "template" in document.get("spec", {})
     ]
@@ -41,7 +41,7 @@ def test_every_kind_of_workload_is_looked_at() -> None:
 
 
 @EVERY_WORKLOAD
-def test_no_pod_runs_as_root_or_gains_rights(name: str) -> None:
+def test_no_pod_runs_as_root_or_can_gain_privileges(name: str) -> None:
     pod = pod_of(WORKLOADS[name])
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
@@ -57,7 +57,7 @@ def test_no_pod_runs_as_root_or_gains_rights(name: str) -> None:
 
 
 @EVERY_WORKLOAD
-def test_no_pod_holds_a_token_of_the_cluster(name: str) -> None:
+def test_no_pod_mounts_a_cluster_token(name: str) -> None:
     pod = pod_of(WORKLOADS[name])
     accounts = of_kind([*OBJECTS, *ENGINES], "ServiceAccount")
     assert pod["serviceAccountName"] == name
@@ -66,7 +66,7 @@ def test_no_pod_holds_a_token_of_the_cluster(name: str) -> None:
 
 
 @EVERY_WORKLOAD
-def test_no_variable_is_named_after_a_service(name: str) -> None:
+def test_service_link_variables_are_disabled(name: str) -> None:
     assert pod_of(WORKLOADS[name])["enableServiceLinks"] is False
 
 
@@ -83,7 +83,7 @@ def test_the_namespace_enforces_the_strictest_standard() -> None:
 
 
 @EVERY_DEPLOYMENT
-def test_replicas_are_spread_replaced_one_by_one_and_kept(name: str) -> None:
+def test_replicas_are_spread_and_replaced_one_by_one(name: str) -> None:
     spec = DEPLOYMENTS[name]["spec"]
     labels = spec["selector"]["matchLabels"]
     assert labels == {NAME: name}
@@ -103,7 +103,7 @@ def test_a_service_has_several_replicas(name: str) -> None:
     if scaler is None:
         assert DEPLOYMENTS[name]["spec"]["replicas"] >= 2
         return
-    # A fixed number beside an autoscaler would undo its work at every rollout.
+    # A fixed number beside an autoscaler would reset its result at every rollout.
     assert "replicas" not in DEPLOYMENTS[name]["spec"]
     spec = scaler["spec"]
     assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
@@ -129,7 +129,7 @@ def names_in(peer: Object) -> list[str]:
     for expression in selector.get("matchExpressions", ()):
         assert (expression["key"], expression["operator"]) == (NAME, "In")
         names += expression["values"]
-    assert names, "an empty selector would mean everybody"
+    assert names, "an empty selector would match every pod"
     return names
 
 
@@ -186,7 +186,7 @@ def edges_in_code() -> set[Edge]:
     return edges
 
 
-def test_the_code_has_the_edges_of_the_architecture() -> None:
+def test_calls_in_the_code_match_the_architecture() -> None:
     memory = {"core-memory", "recall", "archival"}
     between = {(a, b) for a, b, _ in edges_in_code() if {a, b} <= set(DEPLOYMENTS)}
     assert between == (
@@ -196,24 +196,24 @@ def test_the_code_has_the_edges_of_the_architecture() -> None:
         | {("tool-execution", to) for to in memory | {"gateway"}}
         # The files of core memory are searched in archival memory.
         | {("core-memory", "archival")}
-        # A run is followed through any pod from the one that holds it.
+        # A run can be followed through any pod; the pod that holds it sends the events.
         | {("gateway", "gateway")}
     )
 
 
-def test_callable_tools_are_those_that_the_code_calls() -> None:
+def test_allowed_egress_matches_the_calls_of_the_code() -> None:
     policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
     assert allowed_out(policies) == edges_in_code()
 
 
-def test_who_may_call_is_who_calls_in_the_code() -> None:
+def test_allowed_ingress_matches_the_calls_of_the_code() -> None:
     policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
-    # To the gateway everybody may come.
+    # Every source may connect to the gateway.
     expected = {edge for edge in edges_in_code() if edge[1] not in {OUTSIDE, "gateway"}}
     assert allowed_in(policies) == expected
 
 
-def test_everything_else_is_denied() -> None:
+def test_traffic_is_denied_by_default() -> None:
     policies = of_kind(OBJECTS, "NetworkPolicy")
     assert policies["default-deny"]["spec"] == {
         "podSelector": {},
@@ -228,7 +228,7 @@ def test_everything_else_is_denied() -> None:
             assert spec["policyTypes"] == ["Ingress", "Egress"]
 
 
-def test_only_the_gateway_takes_calls_from_outside() -> None:
+def test_only_the_gateway_accepts_calls_from_outside() -> None:
     policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
     open_to_all = {
         name
@@ -240,7 +240,7 @@ def test_only_the_gateway_takes_calls_from_outside() -> None:
 
 
 @pytest.mark.parametrize("name", ["agent-loop", "gateway", "tool-execution"])
-def test_who_may_go_outside_cannot_reach_private_addresses(name: str) -> None:
+def test_workloads_with_internet_access_cannot_reach_private_addresses(name: str) -> None:
     spec = of_kind(OBJECTS, "NetworkPolicy")[name]["spec"]
     blocks = [
         peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer
@@ -253,7 +253,7 @@ def test_who_may_go_outside_cannot_reach_private_addresses(name: str) -> None:
         )
 
 
-def test_engines_elsewhere_are_reached_by_the_same_services() -> None:
+def test_external_engines_are_reached_by_the_same_services() -> None:
     policies = of_kind(load(COMPONENTS[1]), "NetworkPolicy")
     targets = {
         (source, target, port_of(policy["spec"]["egress"][0]))
@@ -265,7 +265,7 @@ def test_engines_elsewhere_are_reached_by_the_same_services() -> None:
 
 
 @pytest.mark.child_process
-def test_the_rules_hold_for_rendered_overlays() -> None:
+def test_rendered_overlays_keep_the_rules() -> None:
     objects = rendered(OVERLAYS[0])
     if objects is None:
         pytest.skip("kubectl is not installed")

@@ -1,3 +1,5 @@
+"""The manifests are valid and complete."""
+
 from __future__ import annotations
 
 import re
@@ -22,7 +24,7 @@ from unit.k8s.manifests import (
     rendered,
 )
 
-# The oldest that is meant to work, one between, and the newest that there is a schema of.
+# The oldest supported version, one between, and the newest version that has a schema.
 VERSIONS = ("1.31", "1.34", "1.37")
 FOLDERS = (BASE, *COMPONENTS)
 _HASH = re.compile(r"-[a-z0-9]{10}$")
@@ -34,7 +36,7 @@ def check(objects: list[Object], version: str) -> None:
         if schema is None:
             kubernetes_validate.validate(object_, version, strict=True)
             continue
-        # Not of Kubernetes itself, and the same for each of its versions.
+        # Not part of Kubernetes itself, and the same for each of its versions.
         Draft202012Validator(schema).validate(object_)
 
 
@@ -56,7 +58,7 @@ def test_every_object_has_the_schema_of_its_kind(folder: Path, version: str) -> 
     ],
     ids=["unknown field", "wrong type", "unknown field deep inside", "required field"],
 )
-def test_the_check_finds_mistakes(spoil: Any) -> None:
+def test_the_schema_check_rejects_invalid_manifests(spoil: Any) -> None:
     gateway = next(
         document
         for document in load(BASE)
@@ -78,13 +80,13 @@ def test_a_kustomization_lists_exactly_the_files_beside_it(folder: Path) -> None
     assert settings == {f"settings/{path.name}" for path in (folder / "settings").glob("*")}
 
 
-def test_every_folder_of_manifests_is_looked_at() -> None:
+def test_every_folder_of_manifests_is_checked() -> None:
     folders = {path.parent for path in K8S.rglob("kustomization.yaml")}
     assert folders == {*FOLDERS, *OVERLAYS, *CHANGES}
 
 
 @pytest.mark.parametrize("component", CHANGES, ids=lambda folder: folder.name)
-def test_a_change_of_the_base_finds_its_object_and_leaves_it_valid(component: Path) -> None:
+def test_every_patch_of_the_base_matches_an_object_and_keeps_it_valid(component: Path) -> None:
     objects = load(BASE)
     changed = []
     for patch in kustomization(component)["patches"]:

@@ -1,4 +1,4 @@
-"""What the manifests say of a service equals what the code says of it."""
+"""The manifests of services match the code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EVERY_SERVICE = pytest.mark.parametrize(
 
 
 def settings_of(service: ServiceFacts, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
-    """The settings that the service's process would see in the cluster."""
+    """Returns the settings that the process of a service would have in the cluster."""
     environment = environment_of(OBJECTS, DEPLOYMENTS[service.app])
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -87,7 +87,7 @@ def test_a_service_is_run_by_its_own_script(service: ServiceFacts) -> None:
 
 
 @EVERY_SERVICE
-def test_a_service_is_reached_where_it_listens(
+def test_services_expose_the_ports_that_they_listen_on(
     service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(service, monkeypatch)
@@ -153,7 +153,7 @@ def test_a_service_has_the_targets_of_the_services_that_it_calls(
 
 
 @EVERY_SERVICE
-def test_a_service_gets_the_databases_it_opens_and_no_others(
+def test_a_service_has_access_only_to_the_databases_it_opens(
     service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(service, monkeypatch)
@@ -164,7 +164,7 @@ def test_a_service_gets_the_databases_it_opens_and_no_others(
 
 
 @EVERY_SERVICE
-def test_only_the_gateway_can_sign_for_everybody(service: ServiceFacts) -> None:
+def test_only_the_gateway_has_the_private_signing_key(service: ServiceFacts) -> None:
     environment = environment_of(OBJECTS, DEPLOYMENTS[service.app])
     (keys,) = [v for v in pod_of(DEPLOYMENTS[service.app])["volumes"] if v["name"] == "keys"]
     (mount,) = [
@@ -195,7 +195,7 @@ def test_only_the_gateway_can_sign_for_everybody(service: ServiceFacts) -> None:
     assert mount["readOnly"] is True
 
 
-def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
+def test_the_tool_runner_is_a_second_container_without_the_secrets_of_the_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = runner_settings(monkeypatch)
@@ -206,7 +206,7 @@ def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
     assert project["scripts"][command] == "strata.tool_runner.main:main"
     for kind in ("startupProbe", "livenessProbe"):
         assert runner()[kind]["exec"]["command"] == [command, "check"]
-    # No database and no cluster: beside the socket there are only the metrics.
+    # No database and no cluster: apart from the socket there are only the metrics.
     assert settings.database_url == settings.worker_database_url == ""
     assert settings.metrics_host == "0.0.0.0"
     (port,) = runner()["ports"]
@@ -221,7 +221,7 @@ def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
         if "secret" in volumes[mount["name"]]
     }
     assert secrets == {"strata-token-keys"}
-    # Another user, who can open what its group may.
+    # Another user, with access to the files of its group.
     pod = pod_of(DEPLOYMENTS["tool-execution"])["securityContext"]
     assert runner()["securityContext"]["runAsUser"] != pod["runAsUser"]
     assert runner()["securityContext"]["runAsGroup"] == pod["fsGroup"]
@@ -229,7 +229,7 @@ def test_code_of_tools_runs_beside_the_service_and_without_its_secrets(
     assert settings.grace_s >= service.grace_s
 
 
-def test_both_see_the_socket_and_only_the_service_writes_packages() -> None:
+def test_both_containers_mount_the_socket_and_only_the_service_writes_packages() -> None:
     containers = containers_of(DEPLOYMENTS["tool-execution"])
     mounts = {
         name: {mount["name"]: mount for mount in container["volumeMounts"]}
@@ -250,24 +250,24 @@ def probes() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("service", "kind"), list(probes()))
-def test_a_probe_asks_for_a_service_that_the_service_has(service: ServiceFacts, kind: str) -> None:
+def test_probes_name_a_grpc_service_of_the_container(service: ServiceFacts, kind: str) -> None:
     probe = container_of(DEPLOYMENTS[service.app])[kind]["grpc"]
     assert probe["port"] == service.port
     assert probe["service"] in {grpc_service.full_name for grpc_service in service.services}
 
 
 @EVERY_SERVICE
-def test_a_stopping_service_gets_the_time_it_takes(
+def test_a_stopping_service_has_enough_time(
     service: ServiceFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(service, monkeypatch)
     allowed = pod_of(DEPLOYMENTS[service.app])["terminationGracePeriodSeconds"]
     assert allowed >= settings.drain_s + settings.grace_s + 10
-    # Kubelets look every five seconds: longer than it takes to leave the rotation once.
+    # Kubelets check every five seconds, so draining must take at least that long.
     assert settings.drain_s >= 5
 
 
-def test_grace_covers_the_longest_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grace_period_covers_the_longest_work(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = settings_of(services()["gateway"], monkeypatch)
     agent_loop = settings_of(services()["agent_loop"], monkeypatch)
     tools = settings_of(services()["tool_execution"], monkeypatch)
@@ -279,7 +279,7 @@ def test_grace_covers_the_longest_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tools.grace_s >= tools.tool_timeout_s
 
 
-def test_the_migration_has_every_database() -> None:
+def test_the_migration_has_the_url_of_every_database() -> None:
     environment = environment_of(OBJECTS, MIGRATE)
     prefix = CliSettings.model_config["env_prefix"]
     assert "database_admin_url" in CliSettings.model_fields
@@ -294,7 +294,7 @@ def test_the_migration_has_every_database() -> None:
 
 
 def referenced(workload: Object) -> Iterator[tuple[str, str | None, bool]]:
-    """Secret, key and whether it may be absent, for all that a pod wants."""
+    """Yields secret, key and whether it may be absent, for every reference of a pod."""
     for entry in container_of(workload).get("env", ()):
         reference = entry.get("valueFrom", {}).get("secretKeyRef")
         if reference:
@@ -341,13 +341,13 @@ def test_prompts_of_an_operator_are_a_config_map_in_the_folder_of_the_settings(
     [mount] = [
         mount for mount in container_of(deployment)["volumeMounts"] if mount["name"] == "prompts"
     ]
-    # A cluster without prompts of its own has no such ConfigMap.
+    # A cluster without custom prompts has no such ConfigMap.
     assert volume["configMap"] == {"name": "strata-prompts", "optional": True}
     assert mount["mountPath"] == str(settings.prompts_path)
     assert mount["readOnly"] is True
 
 
-def test_archival_alone_trusts_the_worker_of_core_memory() -> None:
+def test_only_archival_accepts_the_worker_key_of_core_memory() -> None:
     made = {secret["metadata"]["name"]: secret["stringData"] for secret in secret_objects()}
     keys = made["strata-core-memory-keys"]
     token = TokenSigner(keys["worker.pem"]).mint("", "project-1", "core-memory-worker", ["files"])
@@ -356,7 +356,7 @@ def test_archival_alone_trusts_the_worker_of_core_memory() -> None:
     assert TokenVerifier(archival["file-worker.pem"]).verify(token).project_id == "project-1"
     everyday = TokenSigner(made["strata-gateway-keys"]["private.pem"]).mint("o", "p", "k", [])
     assert TokenVerifier(archival["public.pem"]).verify(everyday).project_id == "p"
-    # Not even archival accepts it everywhere.
+    # Archival accepts this token only in one place.
     for others in ("strata-archival-keys", "strata-token-keys", "strata-core-memory-keys"):
         with pytest.raises(UnauthenticatedError):
             TokenVerifier(made[others]["public.pem"]).verify(token)

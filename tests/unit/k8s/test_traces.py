@@ -30,14 +30,14 @@ def test_it_names_settings_that_exist() -> None:
     assert unknown_variables(TraceSettings, words) == []
 
 
-def test_every_service_may_reach_the_collector_and_nothing_else_may() -> None:
+def test_only_the_services_may_reach_the_collector() -> None:
     (policy,) = load(TRACES)
     (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
     assert set(expression["values"]) == {service.app for service in services().values()}
     (rule,) = policy["spec"]["egress"]
     assert [port["port"] for port in rule["ports"]] == [COLLECTOR_PORT]
     metrics = of_kind(load(K8S / "base"), "NetworkPolicy")["metrics"]["spec"]["ingress"]
-    # The collector is where Prometheus is.
+    # The collector runs where Prometheus runs.
     assert rule["to"] == metrics[0]["from"]
 
 

@@ -138,7 +138,7 @@ PARTS = st.one_of(
 @given(
     parts=st.lists(PARTS, max_size=6), role=st.sampled_from(list(MessageRole)), pinned=st.booleans()
 )
-def test_messages_come_back_as_they_went(
+def test_messages_are_unchanged_after_conversion_in_both_directions(
     parts: list[common.Part], role: MessageRole, pinned: bool
 ) -> None:
     wire = common.Message(
@@ -184,7 +184,7 @@ def step(**changes: Any) -> window_pb.CommitStepRequest:
     return window_pb.CommitStepRequest(**{**values, **changes})
 
 
-def test_a_right_step_passes() -> None:
+def test_a_valid_step_is_accepted() -> None:
     converted = convert.to_step(step(system_text=""), NOW)
     assert converted.system_text == ""
     assert converted.messages[0].step == 1
@@ -233,14 +233,14 @@ def test_a_call_without_its_return_is_refused() -> None:
         ({"query": "x", "agent_id": "agent-1"}, "agent_id"),
     ],
 )
-def test_wrong_searches_are_refused_by_field(fields: dict[str, Any], wrong: str) -> None:
+def test_invalid_searches_are_refused_by_field(fields: dict[str, Any], wrong: str) -> None:
     request = message_pb.SearchMessagesRequest(**{"agent_id": new_id("agent"), **fields})
     with pytest.raises(InvalidArgumentError) as caught:
         convert_search.to_search(request)
     assert wrong in [item.field for item in caught.value.violations]
 
 
-def test_a_list_needs_a_conversation_or_an_agent() -> None:
+def test_a_list_needs_either_a_conversation_or_an_agent() -> None:
     for request in (
         message_pb.ListMessagesRequest(),
         message_pb.ListMessagesRequest(
@@ -264,12 +264,12 @@ def test_a_list_needs_a_conversation_or_an_agent() -> None:
         (message_pb.SEARCH_MODE_FULL_TEXT, Mode.FULL_TEXT),
     ],
 )
-def test_every_mode_is_taken(mode: message_pb.SearchMode.ValueType, meant: Mode) -> None:
+def test_every_search_mode_is_converted(mode: message_pb.SearchMode.ValueType, meant: Mode) -> None:
     request = message_pb.SearchMessagesRequest(agent_id=new_id("agent"), query="x", mode=mode)
     assert convert_search.to_search(request).mode is meant
 
 
-def test_an_answer_has_known_values_only() -> None:
+def test_search_results_are_converted_without_unset_values() -> None:
     message = Message(new_id("message"), MessageRole.USER, (), NOW)
     spoken = TimeRange("since March", NOW, None)
     answer = SearchResult(
@@ -298,7 +298,7 @@ def test_a_possibly_outdated_message_names_the_newer_one() -> None:
     assert not other.HasField("possibly_outdated")
 
 
-def test_an_answer_has_the_outcome_of_the_reranker() -> None:
+def test_search_results_have_the_outcome_of_the_reranker() -> None:
     assert not convert_search.answer_to_proto(SearchResult(())).HasField("reranking")
     message = Message(new_id("message"), MessageRole.USER, (), NOW)
     hits = (
@@ -322,10 +322,10 @@ def test_an_answer_has_the_outcome_of_the_reranker() -> None:
 
 
 @given(st.binary(max_size=3), TEXT, st.sampled_from(common.ImageDetail.values()))
-def test_bytes_of_images_are_kept_apart_from_their_message(
+def test_the_bytes_of_images_are_separated_from_their_message(
     salt: bytes, alt_text: str, detail: common.ImageDetail.ValueType
 ) -> None:
-    """Of a part of the message and of a return alike; what is said of them comes back."""
+    """For parts of messages and of returns alike; the other fields are kept."""
     data = png(3, 2) + salt
     sent = common.ImagePart(data=data, alt_text=alt_text, detail=detail, width=99, image_id="x")
     wire = common.Message(
@@ -348,7 +348,7 @@ def test_bytes_of_images_are_kept_apart_from_their_message(
         assert (image.alt_text, image.detail) == (alt_text, detail)
 
 
-def test_image_that_is_none_is_refused_by_field() -> None:
+def test_an_invalid_image_is_refused_by_field() -> None:
     part = common.Part(image=common.ImagePart(data=b"GIF"))
     wires = [common.Message(id="message-1", role=common.ROLE_USER, parts=[part])]
     with pytest.raises(InvalidArgumentError) as raised:

@@ -35,12 +35,12 @@ def sequences(messages: list[Message]) -> list[int]:
     return [message.sequence for message in messages]
 
 
-def test_messages_up_to_the_sequence_leave() -> None:
+def test_messages_up_to_the_sequence_are_removed() -> None:
     assert sequences(remaining_messages(WINDOW, 6)) == [0, 7, 8, 9]
     assert sequences(remaining_messages(remaining_messages(WINDOW, 6), 6)) == [0, 7, 8, 9]
 
 
-def test_a_step_whose_return_is_later_stays_whole() -> None:
+def test_a_step_whose_return_is_later_is_kept() -> None:
     assert sequences(remaining_messages(WINDOW, 5)) == [0, 5, 6, 7, 8, 9]
 
 
@@ -56,7 +56,7 @@ def test_a_pinned_input_stays_without_the_steps_of_its_run() -> None:
     assert sequences(remaining_messages(window, 9)) == [0, 1]
 
 
-def test_the_boot_call_and_its_return_leave_together() -> None:
+def test_the_boot_call_and_its_return_are_evicted_together() -> None:
     boot = [
         message(1, MessageRole.ASSISTANT),
         message(2, MessageRole.TOOL),

@@ -1,3 +1,5 @@
+"""Pairs of tool calls and returns."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime
@@ -68,7 +70,7 @@ def test_separated_pairs_are_reported(messages: list[Message], place: int) -> No
     ids=st.lists(st.text(min_size=1, max_size=3), min_size=1, max_size=5, unique=True),
     drop=st.integers(0, 4),
 )
-def test_a_return_too_few_is_always_seen(ids: list[str], drop: int) -> None:
+def test_a_missing_return_is_always_reported(ids: list[str], drop: int) -> None:
     kept = [item for index, item in enumerate(ids) if index != drop % len(ids)]
     assert pair_violations([asks(*ids), answers(*ids)]) == []
     assert pair_violations([asks(*ids), answers(*kept)] if kept else [asks(*ids)])

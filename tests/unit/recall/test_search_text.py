@@ -1,3 +1,5 @@
+"""The searchable text of messages."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -28,7 +30,7 @@ def call(name: str, arguments: str) -> dict[str, Any]:
     return {"type": "tool_call", "tool_call_id": "c", "name": name, "arguments": arguments}
 
 
-def test_unspaced_scripts_are_cut_into_pairs() -> None:
+def test_text_without_spaces_is_split_into_pairs() -> None:
     result = split_text("I live in 北京市 now")
     assert result.words.split() == ["I", "live", "in", "now"]
     assert result.pairs == "北京 京市"
@@ -45,16 +47,16 @@ def test_unspaced_scripts_are_cut_into_pairs() -> None:
     ],
     ids=["decomposed", "ligature", "full width", "half width", "decomposed Hangul"],
 )
-def test_forms_of_a_character_make_the_same_words(stored: str, asked: str) -> None:
+def test_equivalent_forms_of_characters_give_the_same_words(stored: str, asked: str) -> None:
     assert split_text(stored) == split_text(asked)
 
 
-def test_a_single_character_stays() -> None:
+def test_a_single_character_is_kept() -> None:
     assert split_text("猫").pairs == "猫"
 
 
 @given(value=st.text())
-def test_only_the_limits_drop_words(value: str) -> None:
+def test_words_are_dropped_only_at_the_limits(value: str) -> None:
     result = split_text(value)
     assert len(result.words) <= MAX_SEARCH_CHARS
     for word in value.split():
@@ -94,7 +96,9 @@ def test_only_the_limits_drop_words(value: str) -> None:
         ),
     ],
 )
-def test_searchable_text_of_messages(given_message: Message, expected: str) -> None:
+def test_the_searchable_text_depends_on_the_role_and_the_parts(
+    given_message: Message, expected: str
+) -> None:
     assert searchable_text(given_message) == expected
 
 

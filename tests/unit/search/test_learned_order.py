@@ -21,7 +21,7 @@ from strata.shared.search.surroundings import Place
 
 
 class ByScore:
-    """Leaves the matches in the order of their scores."""
+    """An order that keeps the order of the scores."""
 
     def weighted(
         self, matches: Sequence[MatchFeatures], chars: Sequence[int]
@@ -35,7 +35,7 @@ HOUR = 3_600.0
 
 
 def candidate(number: int, score: float, chars: int, *, bonus: float = 0.0) -> Candidate:
-    """A message of one conversation; messages are a day apart, each in a session of its own."""
+    """Returns a message of one conversation; messages are a day apart, each in its own session."""
     place = Place("talk", number, chars)
     return Candidate(f"m{number:03}", score, bonus, place, number * 24 * HOUR)
 
@@ -66,7 +66,7 @@ def names(candidates: list[Candidate], config: FusionConfig) -> list[str]:
 
 
 @given(CANDIDATES, st.sampled_from((0.0, 0.3)), st.booleans(), st.sampled_from((0.0, 1.0)))
-def test_the_order_changes_and_the_scores_and_all_else_stay(
+def test_only_the_order_of_the_best_matches_changes(
     candidates: list[Candidate], floor: float, weak: bool, newest_share: float
 ) -> None:
     more = {"weak": weak, "newest_share": newest_share}
@@ -89,14 +89,14 @@ def test_the_order_changes_and_the_scores_and_all_else_stay(
 
 
 @given(CANDIDATES, st.data())
-def test_the_order_of_the_input_makes_no_difference(
+def test_the_result_does_not_depend_on_the_order_of_the_input(
     candidates: list[Candidate], data: st.DataObject
 ) -> None:
     again = data.draw(st.permutations(candidates))
     assert hits(again, ORDERED) == hits(candidates, ORDERED)
 
 
-def test_an_answer_comes_before_a_similar_message_that_follows_nothing() -> None:
+def test_an_answer_precedes_a_similar_message_that_follows_nothing() -> None:
     question = candidate(10, 0.6, 40)
     answer = candidate(11, 0.35, 40)._replace(time=question.time + 60)
     other = candidate(50, 0.5, 40)
@@ -130,7 +130,7 @@ def test_the_order_that_is_shipped_weighs_every_feature() -> None:
     assert all(weight > 0 for weight in order.weights.values())
 
 
-def test_weights_of_other_features_are_refused() -> None:
+def test_weights_for_other_features_are_refused() -> None:
     weights = dict(shipped_order().weights)
     with pytest.raises(ValueError, match="the weights must be those of the features"):
         LearnedOrder({**weights, "colour": 1.0}, 300)
@@ -144,7 +144,7 @@ def test_explanations_name_the_rank_before() -> None:
     assert "learned order" not in explain_result(replace(place, earlier_rank=0), [])
 
 
-def test_explanations_name_what_the_order_depends_on() -> None:
+def test_explanations_name_the_features_with_an_effect() -> None:
     learned = MatchFeatures(0.5, 0.1, 0.0, 0.204, 0.001, 0.0, 0.0, 0.3, 0.0)
     explained = explain_result(ResultRank("vector", 0.5, 3, None, learned=learned), [])
     assert "adds +0.10 for its meaning, +0.20 for texts before it, +0.30 for its len" in explained

@@ -29,7 +29,9 @@ MARCH_10, OCTOBER_3 = day("2026-03-10"), day("2026-10-03")
     ],
 )
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Europe/Berlin"])
-def test_dates_with_one_reading(text: str, expected: Days, zone: str) -> None:
+def test_dates_in_digits_with_one_reading_are_recognised(
+    text: str, expected: Days, zone: str
+) -> None:
     assert days(f"what about {text}?", NOW, ZoneInfo(zone)) == expected
 
 
@@ -64,7 +66,7 @@ def test_the_order_is_that_of_the_language_then_that_of_the_country(
         ("2026-03-10T17:30:00+02:00", ("2026-03-10 15:30", "2026-03-10 17:30")),
     ],
 )
-def test_iso_times_are_in_the_zone_of_the_user_unless_they_have_one(
+def test_iso_times_without_a_zone_are_in_the_zone_of_the_user(
     text: str, expected: tuple[str, str]
 ) -> None:
     assert hours(text, NOW, ZoneInfo("Europe/Berlin")) == [expected]
@@ -78,5 +80,5 @@ def test_iso_times_are_in_the_zone_of_the_user_unless_they_have_one(
         "https://example.com/2026-03-10-x", "v2026.03", "10-03-26",
     ],
 )  # fmt: skip
-def test_other_digits_are_left_alone(text: str) -> None:
+def test_other_digits_are_ignored(text: str) -> None:
     assert days(text) == []

@@ -376,7 +376,7 @@ from strata.shared.search.query_tense import QueryTense, query_tense
         (QueryTense.PAST, "子供の頃どこに住んでいましたか?"),
     ],
 )
-def test_tense(tense: QueryTense, question: str) -> None:
+def test_questions_have_the_expected_tense(tense: QueryTense, question: str) -> None:
     assert query_tense(question) is tense
 
 
@@ -390,7 +390,7 @@ def test_tense(tense: QueryTense, question: str) -> None:
         max_size=8,
     ).map(" ".join)
 )  # fmt: skip
-def test_no_text_fails(text: str) -> None:
+def test_any_text_has_a_tense(text: str) -> None:
     assert query_tense(text) in QueryTense
 
 

@@ -1,4 +1,4 @@
-"""Ordinary questions without a time: none of their words may be taken for one."""
+"""Ordinary questions without a time, whose words must not be recognised as one."""
 
 from __future__ import annotations
 
@@ -328,11 +328,11 @@ def _questions(*texts: str) -> list[str]:
 QUESTIONS = _questions(_ENGLISH, _GERMAN, _FRENCH, _SPANISH, _CHINESE, _JAPANESE)
 
 
-def test_there_are_many_questions() -> None:
+def test_there_are_enough_questions() -> None:
     assert len(QUESTIONS) >= 150
     assert len(set(QUESTIONS)) == len(QUESTIONS)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_without_a_time_names_none(question: str) -> None:
+def test_an_ordinary_question_has_no_time_expression(question: str) -> None:
     assert days(question) == []

@@ -25,25 +25,25 @@ def text(position: int, relevance: float, **more: float) -> Scored:
     return Scored(place, more.get("time", float(position)), relevance, more.get("words", 0.0))
 
 
-def test_a_text_gets_a_share_of_the_relevance_beside_it() -> None:
+def test_a_text_gets_a_share_of_the_relevance_of_its_neighbours() -> None:
     scores = surroundings_of({"a": text(1, 0.8), "b": text(2, 0.1), "c": text(3, 0.4)}, WEIGHTS)
     assert scores["b"].neighbours == pytest.approx(0.5 * (0.8 + 0.4))
     assert scores["a"].neighbours == pytest.approx(0.5 * 0.4 / 2)
     assert scores["b"].best_neighbour == 0.8
 
 
-def test_a_long_text_gets_less() -> None:
+def test_a_long_text_gets_a_smaller_share() -> None:
     scores = surroundings_of({"a": text(1, 0.8), "b": text(2, 0.1, chars=100)}, WEIGHTS)
     assert scores["b"].neighbours == pytest.approx(0.5 * 0.8 / 2)
 
 
-def test_a_neighbour_further_away_counts_less_and_is_not_direct() -> None:
+def test_a_distant_neighbour_counts_less_and_is_not_a_direct_one() -> None:
     scores = surroundings_of({"a": text(1, 0.6), "b": text(4, 0.1)}, WEIGHTS)
     assert scores["b"].neighbours == pytest.approx(0.5 * 0.6 / 3)
     assert scores["b"].best_neighbour == 0.0
 
 
-def test_beyond_the_reach_is_no_neighbour() -> None:
+def test_texts_beyond_the_reach_are_not_neighbours() -> None:
     scores = surroundings_of({"a": text(1, 0.6), "b": text(2 + REACH, 0.1)}, WEIGHTS)
     assert [(around.neighbours, around.before, around.after) for around in scores.values()] == [
         (0.0, 0.0, 0.0)
@@ -51,13 +51,13 @@ def test_beyond_the_reach_is_no_neighbour() -> None:
 
 
 @pytest.mark.parametrize("other", [Place("other", 2), Place("talk", 2)])
-def test_another_conversation_or_session_is_no_neighbour(other: Place) -> None:
+def test_texts_of_another_conversation_or_session_are_not_neighbours(other: Place) -> None:
     later = SESSION_GAP_S + 2 if other.group == "talk" else 2.0
     texts = {"a": text(1, 0.6), "b": Scored(other, later, 0.1, 0.0)}
     assert surroundings_of(texts, WEIGHTS) == {}
 
 
-def test_words_of_a_session_count_for_all_its_texts_and_for_no_other() -> None:
+def test_matching_words_of_a_session_count_for_all_texts_of_the_session_only() -> None:
     weights = SurroundingWeights(neighbour=0.0, session=0.5)
     later = SESSION_GAP_S * 2
     texts = {
@@ -70,7 +70,7 @@ def test_words_of_a_session_count_for_all_its_texts_and_for_no_other() -> None:
     assert "c" not in scores
 
 
-def test_the_meaning_of_a_session_is_that_of_its_best_text() -> None:
+def test_the_similarity_of_a_session_is_that_of_its_best_text() -> None:
     later = SESSION_GAP_S * 2
     texts = {
         "a": text(1, 0.9, words=0.2),
@@ -84,7 +84,7 @@ def test_the_meaning_of_a_session_is_that_of_its_best_text() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 30), SCORES, SCORES), max_size=20))
-def test_scores_are_within_the_weights(
+def test_scores_are_bounded_by_the_weights(
     rows: list[tuple[str, int, float, float]],
 ) -> None:
     texts = {
@@ -102,7 +102,7 @@ def test_scores_are_within_the_weights(
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), SCORES), max_size=12), st.data())
-def test_the_order_of_the_texts_makes_no_difference(
+def test_the_order_of_the_texts_has_no_effect(
     rows: list[tuple[int, float]], data: st.DataObject
 ) -> None:
     texts = {str(position): text(position, relevance) for position, relevance in rows}

@@ -1,4 +1,4 @@
-"""Times as people say them."""
+"""Time expressions in queries."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ SYDNEY = ZoneInfo("Australia/Sydney")
         ("the last two weeks of May", [("2026-05-01", "2026-05-31")]),
     ],
 )
-def test_words_are_read_as_people_mean_them(text: str, expected: Days) -> None:
+def test_time_expressions_are_recognised(text: str, expected: Days) -> None:
     assert days(text) == expected
 
 
@@ -167,7 +167,7 @@ def test_words_are_read_as_people_mean_them(text: str, expected: Days) -> None:
         "next Christmas",
     ],
 )
-def test_other_words_are_left_alone(text: str) -> None:
+def test_other_words_are_ignored(text: str) -> None:
     assert days(text) == []
 
 
@@ -221,7 +221,7 @@ def test_a_time_of_day_narrows_the_day_beside_it(text: str, expected: tuple[str,
         ("since February 29", (2026, 3, 1), [("2024-02-29", "")]),
     ],
 )
-def test_times_at_the_borders_of_the_calendar(
+def test_times_near_the_borders_of_the_calendar_are_recognised(
     text: str, now: tuple[int, int, int], expected: Days
 ) -> None:
     assert days(text, datetime(*now, 12, tzinfo=UTC)) == expected
@@ -259,14 +259,14 @@ def test_seasons_are_those_of_the_hemisphere() -> None:
     assert days("el verano pasado", NOW, buenos_aires) == [("2025-12-01", "2026-02-28")]
 
 
-def test_a_text_with_many_times_is_no_question_about_a_time() -> None:
+def test_a_text_with_many_times_does_not_ask_about_a_time() -> None:
     dates = [f"2026-01-{number:02}" for number in range(1, MOST_RANGES + 2)]
     assert len(days(" and ".join(dates[:-1]))) == MOST_RANGES
     assert days(" and ".join(dates)) == []
     assert days("last Friday and 2024-01-02 " * 1000) == []
 
 
-def test_only_the_beginning_of_a_long_text_is_read() -> None:
+def test_only_the_beginning_of_a_long_text_is_searched() -> None:
     beginning = "x" * (LONGEST_TEXT - 10)
     assert days(f"{beginning} yesterday") == day("2026-11-20")
     assert days(f"{beginning}. Yesterday") == []
@@ -294,7 +294,7 @@ def test_ranges_have_the_words_that_name_them() -> None:
         ("\uff13\u65e5\u524d\u306e\u8a71", "\uff13\u65e5\u524d"),
     ],
 )
-def test_words_are_those_of_the_text(text: str, words: str) -> None:
+def test_a_range_quotes_the_words_of_the_text(text: str, words: str) -> None:
     [time_range] = time_ranges(text, NOW, LISBON)
     assert time_range.words == words
 
@@ -320,7 +320,7 @@ def test_words_are_those_of_the_text(text: str, words: str) -> None:
     ).map("".join),
     today=st.dates(date(1971, 1, 1), date(9000, 1, 1)),
 )  # fmt: skip
-def test_no_text_fails_and_every_range_is_one(text: str, today: date) -> None:
+def test_any_text_gives_valid_ranges(text: str, today: date) -> None:
     now = datetime(today.year, today.month, today.day, 23, tzinfo=UTC)
     for time_range in time_ranges(text, now, LISBON):
         assert time_range.words
@@ -330,7 +330,7 @@ def test_no_text_fails_and_every_range_is_one(text: str, today: date) -> None:
 
 
 @given(st.dates(date(1990, 1, 1), date(2090, 12, 31)))
-def test_a_month_without_a_year_is_the_newest_that_has_begun(today: date) -> None:
+def test_a_month_without_a_year_is_the_most_recent_one(today: date) -> None:
     now = datetime(today.year, today.month, today.day, 12, tzinfo=UTC)
     [time_range] = time_ranges("in March", now, ZoneInfo("UTC"))
     assert time_range.start is not None
@@ -365,7 +365,7 @@ def test_the_ends_of_the_calendar_are_accepted(
     time_ranges(text, edge, zone)
 
 
-def test_a_range_holds_its_first_moment_and_not_its_end() -> None:
+def test_a_range_includes_its_start_and_excludes_its_end() -> None:
     later = NOW + timedelta(hours=1)
     assert TimeRange("now", NOW, later).holds(NOW)
     assert not TimeRange("now", NOW, later).holds(later)
@@ -373,7 +373,7 @@ def test_a_range_holds_its_first_moment_and_not_its_end() -> None:
     assert not TimeRange("before", None, NOW).holds(NOW)
 
 
-def test_the_moment_before() -> None:
+def test_the_preceding_moment_is_a_microsecond_earlier() -> None:
     assert just_before(NOW) == NOW - timedelta(microseconds=1)
     assert just_before(None) is None
     first = datetime.min.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Times as people say them in German, French, Spanish, Chinese and Japanese."""
+"""Time expressions in German, French, Spanish, Chinese and Japanese."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from named_times import Days, day, days, hours
 
 YESTERDAY = day("2026-11-20")
 LAST_FRIDAY = day("2026-11-20")
-# Of last week; "last Friday" of a Saturday is the day before.
+# The Friday of the previous week; on a Saturday "last Friday" is the day before.
 FRIDAY_OF_LAST_WEEK = day("2026-11-13")
 LAST_WEEK = [("2026-11-09", "2026-11-15")]
 LAST_MONTH = [("2026-10-01", "2026-10-31")]
@@ -101,7 +101,7 @@ A_FEW_DAYS_AGO = [("2026-11-16", "2026-11-19")]
         ("im Mai oder Juni", [*MAY, ("2026-06-01", "2026-06-30")]),
     ],
 )
-def test_german(text: str, expected: Days) -> None:
+def test_time_expressions_in_german_are_recognised(text: str, expected: Days) -> None:
     assert days(text) == expected
 
 
@@ -177,7 +177,7 @@ def test_german(text: str, expected: Days) -> None:
         ("Mardi gras", []),
     ],
 )
-def test_french(text: str, expected: Days) -> None:
+def test_time_expressions_in_french_are_recognised(text: str, expected: Days) -> None:
     assert days(text) == expected
 
 
@@ -251,7 +251,7 @@ def test_french(text: str, expected: Days) -> None:
         ("hoy en día", []),
     ],
 )
-def test_spanish(text: str, expected: Days) -> None:
+def test_time_expressions_in_spanish_are_recognised(text: str, expected: Days) -> None:
     assert days(text) == expected
 
 
@@ -330,7 +330,7 @@ def test_spanish(text: str, expected: Days) -> None:
         ("离我家最近的超市", []),
     ],
 )
-def test_chinese(text: str, expected: Days) -> None:
+def test_time_expressions_in_chinese_are_recognised(text: str, expected: Days) -> None:
     assert days(text) == expected
 
 
@@ -398,7 +398,7 @@ def test_chinese(text: str, expected: Days) -> None:
         ("日曜大工", []),
     ],
 )
-def test_japanese(text: str, expected: Days) -> None:
+def test_time_expressions_in_japanese_are_recognised(text: str, expected: Days) -> None:
     assert days(text) == expected
 
 

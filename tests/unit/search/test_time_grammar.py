@@ -25,7 +25,7 @@ from strata.shared.search.time_grammar.rules import UNITS, Language
 
 LANGUAGES = (*SPACED, *UNSPACED)
 
-# Short forms that are words of their own: the sea, seven, "ago", "may".
+# Abbreviations that are also ordinary words: the sea, seven, "ago", "may".
 _AMBIGUOUS = {
     "de": {"Mär"},
     "fr": {"sept."},
@@ -69,7 +69,7 @@ def test_every_rule_compiles_and_can_be_triggered(language: Language) -> None:
 
 @pytest.mark.parametrize("language", [*LANGUAGES, NUMERIC_DATES], ids=_code)
 @given(data=st.data())
-def test_every_mix_of_the_words_of_a_language_is_read(
+def test_any_mix_of_the_words_of_a_language_is_accepted(
     language: Language, data: st.DataObject
 ) -> None:
     patterns = [rule.pattern for rule in language.rules]
@@ -94,7 +94,7 @@ def test_every_mix_of_the_words_of_a_language_is_read(
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=_code)
-def test_units_are_known(language: Language) -> None:
+def test_the_lexicon_contains_only_known_units(language: Language) -> None:
     assert set(language.lexicons["unit"].values()) <= set(range(len(UNITS)))
 
 
@@ -110,7 +110,7 @@ def test_units_are_known(language: Language) -> None:
         (2038, date(2038, 4, 25)),
     ],
 )
-def test_easter(year: int, sunday: date) -> None:
+def test_easter_sunday_is_computed(year: int, sunday: date) -> None:
     assert easter_sunday(year) == sunday
 
 
@@ -149,19 +149,21 @@ def test_chinese_new_year_is_unknown_outside_the_table() -> None:
         ("Nowhere/Land", False, None),
     ],
 )
-def test_regions(zone: str, southern: bool, month_first: bool | None) -> None:
+def test_time_zones_have_a_hemisphere_and_a_date_order(
+    zone: str, southern: bool, month_first: bool | None
+) -> None:
     region = region_of(zone)
     assert (region.southern, region.month_first) == (southern, month_first)
 
 
 @given(st.integers(1, 99))
-def test_numbers_in_han_characters(number: int) -> None:
+def test_numbers_in_han_characters_are_parsed(number: int) -> None:
     assert parse_number(numeral(number)) == number
     assert parse_number(str(number)) == number
 
 
 @pytest.mark.parametrize("text", ["十十", "一二", "百", "", "三十二一"])
-def test_other_characters_are_no_number(text: str) -> None:
+def test_other_characters_are_not_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="number"):
         parse_number(text)
 
@@ -175,26 +177,26 @@ def test_other_characters_are_no_number(text: str) -> None:
         (date(2026, 1, 1), 2, "week", date(2025, 12, 18)),
     ],
 )
-def test_days_back(day: date, number: int, unit: str, expected: date) -> None:
+def test_days_are_counted_back_by_unit(day: date, number: int, unit: str, expected: date) -> None:
     assert days_back(day, number, unit) == expected
 
 
 @given(st.dates(date(1900, 1, 1), date(2100, 1, 1)))
-def test_units_hold_their_day(day: date) -> None:
+def test_the_span_of_a_unit_contains_its_day(day: date) -> None:
     for unit in ("day", "week", "month", "quarter", "year"):
         first, end = unit_span(day, unit)
         assert first <= day < end
 
 
 @given(st.text())
-def test_folding_keeps_every_position(text: str) -> None:
+def test_folding_keeps_the_positions_of_characters(text: str) -> None:
     text = normalise(text)
     folded = fold(text)
     assert len(folded) == len(text)
     assert not set(folded) & set(string.ascii_uppercase)
 
 
-def test_spellings_of_one_word_are_folded_to_one() -> None:
+def test_spellings_of_one_word_are_folded_to_the_same_form() -> None:
     assert fold(normalise("Été")) == fold(normalise("E\u0301TE\u0301")) == "ete"
     assert fold("L\u2019ann\u00e9e") == "l'annee"
     assert fold("２０２６年") == "2026年"
@@ -215,5 +217,5 @@ def test_spellings_of_one_word_are_folded_to_one() -> None:
         ("", set()),
     ],
 )
-def test_probable_languages(text: str, languages: set[str]) -> None:
+def test_probable_languages_of_texts_are_detected(text: str, languages: set[str]) -> None:
     assert probable_languages(text) == languages

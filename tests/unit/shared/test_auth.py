@@ -1,4 +1,4 @@
-"""Internal tokens: what passes, what does not, and what is remembered."""
+"""Internal tokens: signing, verification and caching."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_minted_token_identifies_the_caller() -> None:
     assert token not in repr(caller)
 
 
-def test_a_token_is_valid_for_its_time_and_not_much_longer() -> None:
+def test_a_token_expires_after_its_lifetime_and_the_leeway() -> None:
     clock = ManualClock()
     token = TokenSigner(PRIVATE, clock=clock).mint("o", "p", "k", (), ttl=timedelta(minutes=5))
     verifier = TokenVerifier(PUBLIC, clock=clock)
@@ -69,7 +69,7 @@ def test_a_token_is_valid_for_its_time_and_not_much_longer() -> None:
     refused(TokenVerifier(PUBLIC, clock=clock), token)
 
 
-def test_a_fresh_token_is_reused_and_an_older_one_is_not() -> None:
+def test_a_recent_token_is_reused_and_an_older_one_is_replaced() -> None:
     clock = ManualClock()
     signer = TokenSigner(PRIVATE, clock=clock)
     first = signer.mint("o", "p", "k", ("a",))
@@ -92,7 +92,7 @@ def test_clocks_that_differ_by_a_minute_do_not_matter(skew_s: float) -> None:
     for _ in range(6):
         assert verifier.verify(token).project_id == "p"
         verifying.advance(10)
-    # Remembered or not, the same token is accepted for as long.
+    # Cached or not, the same token is accepted for the same time.
     TokenVerifier(PUBLIC, clock=verifying).verify(token)
 
 
@@ -159,7 +159,7 @@ def test_wrong_claims_are_refused(change: dict[str, Any]) -> None:
 
 
 def test_the_algorithm_is_pinned() -> None:
-    """The public key used as an HMAC secret, the classic confusion, does not pass."""
+    """A token signed with the public key as an HMAC secret is refused."""
     clock = ManualClock()
     kid = jwt.get_unverified_header(TokenSigner(PRIVATE).mint("o", "p", "k", ()))["kid"]
     secret = "0" * 64
@@ -167,7 +167,7 @@ def test_the_algorithm_is_pinned() -> None:
     refused(TokenVerifier(PUBLIC, clock=clock), token)
 
 
-def test_keys_rotate() -> None:
+def test_tokens_of_old_and_new_keys_are_valid_during_a_rotation() -> None:
     private, public = generate_key_pair()
     old, new = TokenSigner(PRIVATE), TokenSigner(private)
     verifier = TokenVerifier([PUBLIC, public])
@@ -179,7 +179,7 @@ def test_keys_rotate() -> None:
     refused(verifier, old_token)
 
 
-def test_one_text_may_hold_several_keys() -> None:
+def test_one_text_can_contain_several_keys() -> None:
     private, public = generate_key_pair()
     verifier = TokenVerifier(f"# the old one\n{PUBLIC}\n# the new one\n{public}")
     for key in (PRIVATE, private):
@@ -196,11 +196,11 @@ def test_the_cache_of_tokens_is_bounded() -> None:
     assert verifier.verify(tokens[0]).principal == "key-0"
 
 
-def test_a_verified_token_is_not_verified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verified_token_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     verifier = TokenVerifier(PUBLIC)
     token = TokenSigner(PRIVATE).mint("o", "p", "k", ())
     first = verifier.verify(token)
-    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("decoded again"))
+    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("the token is decoded again"))
     assert verifier.verify(token) is first
 
 
@@ -222,7 +222,7 @@ def test_keys_of_another_kind_are_refused() -> None:
             TokenVerifier(bad)
 
 
-def test_the_public_half_can_be_derived() -> None:
+def test_the_public_key_is_derived_from_the_private_key() -> None:
     assert public_key_of(PRIVATE) == PUBLIC
 
 

@@ -1,4 +1,4 @@
-"""Streams in which the server asks."""
+"""Bidirectional streams in which the server sends requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata.shared.bidi_call import call_and_answer
 
 
 class Stream:
-    """The client's end of a stream whose server says what a test puts in."""
+    """The client side of a stream whose responses a test supplies."""
 
     def __init__(self) -> None:
         self.pending: asyncio.Queue[Any] = asyncio.Queue()
@@ -43,7 +43,7 @@ class Stream:
 
 
 class Answers:
-    """Answers ``ask ...`` with a text; a question with ``slow`` waits until it is cancelled."""
+    """Answers ``ask ...`` with a text; a request with ``slow`` waits until it is cancelled."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -78,7 +78,7 @@ async def responses_of(stream: Stream, answers: Answers, *messages: Any) -> list
         return [response async for response in responses]
 
 
-async def test_questions_are_answered_and_other_responses_yielded(stream: Stream) -> None:
+async def test_nested_requests_are_answered_and_other_responses_yielded(stream: Stream) -> None:
     answers = Answers()
     responses = call_and_answer(stream, "first", answers, lambda word: word == "over")
     async with aclosing(responses):
@@ -103,7 +103,7 @@ async def test_an_answer_that_is_no_longer_needed_is_cancelled(stream: Stream) -
             while len(answers.began) < number:
                 await asyncio.sleep(0)
         assert answers.left == ["ask slow 1"]
-        # Other news leave it alone.
+        # Other news do not affect it.
         stream.pending.put_nowait("news")
         assert await following == "news"
         assert answers.left == ["ask slow 1"]

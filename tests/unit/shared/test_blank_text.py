@@ -1,4 +1,4 @@
-"""Which texts show nothing."""
+"""Detection of blank texts."""
 
 from __future__ import annotations
 

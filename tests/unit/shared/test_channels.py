@@ -1,4 +1,4 @@
-"""What network channels take from the contracts, and their service config."""
+"""Channel settings derived from the contracts, and the service config."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def service() -> Any:
     return pool.FindServiceByName("levels.LevelService")
 
 
-def test_grpc_repeats_no_call_with_its_own_timer() -> None:
+def test_retries_of_grpc_are_disabled_in_the_service_config() -> None:
     assert json.loads(SERVICE_CONFIG) == {"loadBalancingConfig": [{"round_robin": {}}]}
 
 
-def test_only_repeatable_unary_methods_have_the_time_of_an_attempt(service: Any) -> None:
+def test_only_repeatable_unary_methods_have_an_attempt_timeout(service: Any) -> None:
     assert patience_of([service], 5.0) == {
         "/levels.LevelService/Read": 5.0,
         "/levels.LevelService/Put": 5.0,
     }
 
 
-def test_the_services_of_a_service_are_found_in_its_package() -> None:
+def test_the_grpc_services_of_a_service_are_found_in_its_package() -> None:
     names = {service.full_name for service in services_of("recall")}
     assert {"strata.api.recall.v1.MessageService", "strata.api.recall.v1.WindowService"} <= names
     with pytest.raises(ModuleNotFoundError):
@@ -87,7 +87,7 @@ def test_only_methods_that_may_be_repeated_declare_the_time_of_an_attempt(name: 
             assert repeatable.get(path, 5.0) >= 5.0
 
 
-def test_a_search_may_take_longer_than_a_look_up() -> None:
+def test_a_search_has_a_longer_attempt_timeout_than_a_lookup() -> None:
     patience = patience_of(services_of("archival"), 5.0)
     service = "/strata.api.archival.v1.PassageService"
     assert patience[f"{service}/SearchPassages"] > patience[f"{service}/GetPassage"] == 5.0

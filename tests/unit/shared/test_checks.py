@@ -33,7 +33,7 @@ def test_valid_fields_raise_nothing_and_are_returned() -> None:
     checks.done()
 
 
-def test_error_names_every_wrong_field() -> None:
+def test_the_error_names_every_wrong_field() -> None:
     checks = Checks()
     checks.id("nonsense", "agent", "agent_id")
     checks.text("\0", "text", most=4)
@@ -54,7 +54,7 @@ def test_error_names_every_wrong_field() -> None:
     )
 
 
-def test_wrong_ids_alone_have_the_reason_of_ids() -> None:
+def test_if_only_ids_are_wrong_the_reason_is_invalid_id() -> None:
     checks = Checks()
     checks.id("nonsense", "agent", "agent_id")
     error = error_of(checks)
@@ -100,7 +100,7 @@ def test_times_are_in_range_and_in_order() -> None:
     assert "between the years 1 and 9999" in error_of(checks).message
 
 
-def test_ids_of_a_list_are_checked_one_by_one_up_to_its_limit() -> None:
+def test_ids_of_a_list_are_checked_singly_up_to_its_limit() -> None:
     checks = Checks()
     checks.ids([new_id("agent"), "x", "y"], "agent", "agent_ids", most=2)
     error = error_of(checks)

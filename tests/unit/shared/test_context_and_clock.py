@@ -22,14 +22,14 @@ from strata.shared.context import (
 ALICE = Caller("org", "project-a", "key-a", frozenset({"agents:read"}))
 
 
-def test_outside_of_a_call_the_caller_is_missing() -> None:
+def test_outside_of_a_call_there_is_no_caller() -> None:
     assert current() == RequestContext()
     with pytest.raises(UnauthenticatedError) as raised:
         current_project()
     assert raised.value.reason is Reason.CREDENTIALS_MISSING
 
 
-def test_contexts_nest_and_end() -> None:
+def test_contexts_can_be_nested_and_are_restored() -> None:
     with use(RequestContext(caller=ALICE, request_id="outer")):
         with use(current().with_deadline(5.0)) as inner:
             assert current() is inner
@@ -40,7 +40,7 @@ def test_contexts_nest_and_end() -> None:
     assert current().caller is None
 
 
-async def test_tasks_keep_the_context_they_started_in() -> None:
+async def test_a_task_keeps_the_context_in_which_it_was_started() -> None:
     async def project() -> str:
         await asyncio.sleep(0.01)
         return current_project()
@@ -89,6 +89,6 @@ def test_a_manual_clock_moves_only_by_a_call() -> None:
         ManualClock(datetime(2026, 5, 1))  # noqa: DTZ001
 
 
-def test_the_system_clock_is_aware_and_in_utc() -> None:
+def test_the_system_clock_returns_aware_times_in_utc() -> None:
     now = SystemClock().now()
     assert now.utcoffset() == timedelta(0)

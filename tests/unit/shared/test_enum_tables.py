@@ -1,4 +1,4 @@
-"""Tables of enums: names decide which proto value a member corresponds to."""
+"""Tables of enums: members correspond to proto values by name."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Fruit(StrEnum):
     APPLE = "apple"
 
 
-def test_members_correspond_by_name() -> None:
+def test_members_correspond_to_proto_values_by_name() -> None:
     assert ROLES.to_proto[MessageRole.USER] == message_pb2.ROLE_USER
     assert ROLES.from_proto[message_pb2.ROLE_SUMMARY] is MessageRole.SUMMARY
     assert message_pb2.ROLE_UNSPECIFIED not in ROLES.from_proto
 
 
-def test_zero_is_a_member_of_its_own_or_stands_for_another() -> None:
+def test_the_zero_value_is_a_member_or_has_a_default() -> None:
     assert EFFECTS.from_proto[tool_pb2.TOOL_EFFECT_UNSPECIFIED].name == "UNDECLARED"
     table = EnumTable(message_pb2.Role, MessageRole, default=MessageRole.USER)
     assert table.from_proto[message_pb2.ROLE_UNSPECIFIED] is MessageRole.USER
@@ -62,14 +62,14 @@ def test_every_value_of_the_proto_has_a_member(
     assert {0, *table.from_proto} == set(wire.values())
 
 
-def test_labels_survive_the_wire_and_unknown_ones_are_left_out() -> None:
+def test_labels_are_unchanged_after_conversion_and_unknown_ones_are_dropped() -> None:
     labels = tuple(Provenance)
     assert labels_from_proto(labels_to_proto(labels)) == labels
     assert labels_from_proto([99]) == ()  # type: ignore[list-item]
     assert labels_to_proto(["web"]) == [message_pb2.PROVENANCE_WEB]
 
 
-def test_taint_has_the_untrusted_labels_once_in_a_fixed_order() -> None:
+def test_taint_has_each_untrusted_label_once_in_a_fixed_order() -> None:
     labels = [Provenance.MCP, Provenance.USER, Provenance.WEB, Provenance.MCP]
     assert taint_from_proto(labels_to_proto(labels)) == (Provenance.WEB, Provenance.MCP)
 

@@ -1,4 +1,4 @@
-"""The error tree, the reasons, and the trip through a gRPC status."""
+"""The error classes, the reasons, and the conversion to and from a gRPC status."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_reasons_equal_the_contract() -> None:
     assert all(reason.name == reason.value for reason in Reason)
 
 
-def test_there_is_one_class_for_each_status_but_ok_and_unknown() -> None:
+def test_there_is_one_error_class_for_each_status_but_ok_and_unknown() -> None:
     statuses = [error.status for error in ERRORS]
     everything = {code.name for code in grpc.StatusCode} - {"OK", "UNKNOWN"}
     assert len(statuses) == len(set(statuses))
@@ -118,7 +118,7 @@ def test_values_within_the_limits_survive_a_round_trip(
     metadata=st.dictionaries(st.text("ab", max_size=5), st.text(max_size=2000), max_size=30),
     violations=st.lists(st.text(max_size=1000), max_size=60),
 )
-def test_the_details_always_fit_in_the_metadata_a_peer_takes(
+def test_the_details_always_fit_into_the_metadata_limit_of_a_peer(
     message: str, metadata: dict[str, str], violations: list[str]
 ) -> None:
     error = InvalidArgumentError(
@@ -134,7 +134,7 @@ def test_the_details_always_fit_in_the_metadata_a_peer_takes(
     assert round_trip(error).reason is Reason.INVALID_FIELD
 
 
-def test_a_status_from_elsewhere_gets_the_obvious_reason() -> None:
+def test_a_status_without_details_gets_a_matching_reason() -> None:
     def foreign(code: grpc.StatusCode, text: str) -> StrataError:
         return from_rpc_error(grpc.aio.AioRpcError(code, None, None, details=text))
 
@@ -146,7 +146,7 @@ def test_a_status_from_elsewhere_gets_the_obvious_reason() -> None:
     assert type(foreign(grpc.StatusCode.UNKNOWN, "?")) is InternalError
 
 
-def test_details_that_are_broken_or_of_another_domain_are_ignored() -> None:
+def test_invalid_and_foreign_details_are_ignored() -> None:
     info = error_details_pb2.ErrorInfo(reason="AGENT_NOT_FOUND", domain="elsewhere.example")
     rich = status_pb2.Status(code=5, message="x")
     rich.details.add().Pack(info)
@@ -187,7 +187,7 @@ def test_messages_of_the_transport_are_not_shown_to_callers(
     status = to_status(error)
     for secret in ("10.1.2.3", "7603", "7605", "::1", "recall", "RST_STREAM", "Socket"):
         assert secret not in status.details
-    # The log keeps them.
+    # The log contains them.
     assert details in repr(error)
 
 
@@ -209,7 +209,7 @@ UNSENT = (
 
 
 @pytest.mark.parametrize("details", UNSENT)
-def test_call_without_a_connection_was_never_sent(details: str) -> None:
+def test_a_call_without_a_connection_counts_as_not_sent(details: str) -> None:
     error = from_rpc_error(transport_error(grpc.StatusCode.UNAVAILABLE, details))
     assert isinstance(error, UnavailableError)
     assert (error.unsent, error.lost) == (True, False)
@@ -218,7 +218,7 @@ def test_call_without_a_connection_was_never_sent(details: str) -> None:
 @pytest.mark.parametrize(
     ("code", "details", "trailing"),
     [
-        # A peer may pass on what its own transport said.
+        # A peer may forward the message of its own transport.
         *((grpc.StatusCode.UNAVAILABLE, details, [("server", "proxy")]) for details in UNSENT),
         *((grpc.StatusCode.UNAVAILABLE, f"upstream: {details}", []) for details in UNSENT),
         *((grpc.StatusCode.INTERNAL, details, []) for details in UNSENT),
@@ -234,7 +234,7 @@ def test_call_without_a_connection_was_never_sent(details: str) -> None:
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", []),
     ],
 )
-def test_any_other_call_that_broke_may_have_had_an_effect(
+def test_any_other_broken_call_may_have_had_an_effect(
     code: grpc.StatusCode, details: str, trailing: list[tuple[str, str]]
 ) -> None:
     error = from_rpc_error(transport_error(code, details, *trailing))
@@ -242,6 +242,6 @@ def test_any_other_call_that_broke_may_have_had_an_effect(
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_answer_of_a_service_is_neither_lost_nor_unsent(kind: type[StrataError]) -> None:
+def test_an_answer_of_a_service_is_neither_lost_nor_unsent(kind: type[StrataError]) -> None:
     error = round_trip(kind(UNSENT[0], reason=Reason.SHUTTING_DOWN))
     assert (error.unsent, error.lost) == (False, False)

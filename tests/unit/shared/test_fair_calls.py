@@ -31,7 +31,7 @@ def of(project: str) -> Any:
 
 
 @pytest.mark.parametrize("method", [UNARY, UPLOAD], ids=["calls", "streams"])
-async def test_one_project_cannot_take_every_place(method: ServedMethod) -> None:
+async def test_one_project_cannot_take_every_slot(method: ServedMethod) -> None:
     released = asyncio.Event()
 
     async def proceed(call: Any) -> str:
@@ -85,7 +85,7 @@ async def test_a_call_of_a_quiet_project_overtakes_those_of_a_busy_one() -> None
     assert Counter(ended) == {"busy": 100, "quiet": 2}
 
 
-async def test_calls_that_wait_for_something_do_not_hold_up_the_calls_of_their_project() -> None:
+async def test_waiting_calls_do_not_block_other_calls_of_their_project() -> None:
     released = asyncio.Event()
 
     async def proceed(call: Any) -> None:
@@ -137,7 +137,7 @@ async def test_an_upload_that_sends_nothing_is_ended(method: ServedMethod) -> No
         await _receive(method, [0, 60])
 
 
-async def test_the_time_that_the_server_works_does_not_count() -> None:
+async def test_the_working_time_of_the_server_does_not_count_as_idle() -> None:
     assert await _receive(UPLOAD, [0, 0], work=0.3) == [0, 1]
 
 

@@ -16,7 +16,7 @@ from strata.shared.context import Caller, RequestContext, use
 from strata.shared.fair_slots import FairSlots, share_of, slots_of_short_work
 
 
-async def test_a_project_that_holds_its_share_leaves_slots_to_others() -> None:
+async def test_a_project_at_its_share_leaves_slots_to_others() -> None:
     slots = FairSlots(8, "calls")
     async with AsyncExitStack() as stack:
         for _ in range(6):
@@ -32,7 +32,7 @@ async def test_a_project_that_holds_its_share_leaves_slots_to_others() -> None:
         assert slots.waiting("noisy") == 0
 
 
-async def test_free_slots_go_in_turn_to_the_project_that_holds_fewest() -> None:
+async def test_free_slots_are_given_in_turn_to_the_project_that_holds_fewest() -> None:
     slots = FairSlots(2, "calls", share=1.0)
     order: list[str] = []
 
@@ -46,7 +46,7 @@ async def test_free_slots_go_in_turn_to_the_project_that_holds_fewest() -> None:
     quiet = [asyncio.create_task(work(name)) for name in ("one", "two", "one")]
     begun = len(order)
     await asyncio.gather(*noisy, *quiet)
-    # Each of the quiet ones is served before the noisy one has had more than its turn.
+    # Each quiet project is served before the noisy one has had more than its share.
     assert set(order[begun : begun + 6]) >= {"one", "two"}
 
 
@@ -60,7 +60,7 @@ async def test_too_many_waiters_of_a_project_are_refused_and_the_limit_is_named(
         assert caught.value.reason is Reason.OVERLOADED
         assert caught.value.retry_after
         assert caught.value.metadata["queue"] == "2"
-        # Another project still has its own queue.
+        # Another project still has a separate queue.
         other = asyncio.create_task(slots.slot("quiet").__aenter__())
         await settle(5)
         for task in (*waiting, other):
@@ -68,7 +68,7 @@ async def test_too_many_waiters_of_a_project_are_refused_and_the_limit_is_named(
         await asyncio.gather(*waiting, other, return_exceptions=True)
 
 
-async def test_beside_others_a_project_holds_few_slots_and_alone_its_share_again() -> None:
+async def test_a_project_holds_few_slots_beside_others_and_its_share_when_alone() -> None:
     now = 100.0
     slots = FairSlots(8, "parts", share=1.0, most_beside_others=2, now=lambda: now)
 
@@ -77,7 +77,7 @@ async def test_beside_others_a_project_holds_few_slots_and_alone_its_share_again
             await asyncio.Event().wait()
 
     async def holds(project: str, count: int) -> int:
-        """Asks for slots, and returns how many of them a project got at once."""
+        """Requests slots, and returns how many a project got concurrently."""
         asking = [asyncio.create_task(hold(project)) for _ in range(count)]
         await settle(5)
         got = slots.held(project)
@@ -95,14 +95,14 @@ async def test_beside_others_a_project_holds_few_slots_and_alone_its_share_again
     assert await holds("noisy", 20) == 8
 
 
-async def test_a_slot_is_free_again_when_its_work_takes_too_long() -> None:
+async def test_a_slot_is_released_when_its_work_takes_too_long() -> None:
     slots = FairSlots(1, "parts", hold_s=0.001)
     async with slots.slot("noisy"), slots.slot("noisy"), slots.slot("quiet"):
         pass
     assert (slots._used, slots._held, slots._waiting) == (0, {}, {})
 
 
-async def test_a_busy_project_gives_way_to_a_quiet_one_that_works_but_not_for_long() -> None:
+async def test_a_busy_project_yields_to_an_active_quiet_one_for_a_limited_time() -> None:
     now = 100.0
     slots = FairSlots(8, "parts", share=1.0, give_way_s=0.01, now=lambda: now)
     for _ in range(5):
@@ -116,13 +116,13 @@ async def test_a_busy_project_gives_way_to_a_quiet_one_that_works_but_not_for_lo
     async with slots.slot("quiet"):
         asking = asyncio.create_task(slots.slot("noisy").acquire())
         await settle(5)
-        assert slots.held("noisy") == 1, "its first slot only"
+        assert slots.held("noisy") == 1, "only the first slot"
         now += 0.01
         await asyncio.wait_for(asking, timeout=10)
     assert slots.held("noisy") == 2
 
 
-async def test_short_work_of_a_busy_project_gives_way_to_a_quiet_one_but_not_for_long() -> None:
+async def test_short_work_of_a_busy_project_yields_to_a_quiet_one_for_a_limited_time() -> None:
     slots = slots_of_short_work(64, "calls")
     for _ in range(5):
         async with slots.slot("noisy"):
@@ -132,7 +132,7 @@ async def test_short_work_of_a_busy_project_gives_way_to_a_quiet_one_but_not_for
         await asyncio.wait_for(slots.acquire("noisy"), timeout=10)
 
 
-async def test_projects_that_take_about_as_many_slots_do_not_give_way() -> None:
+async def test_projects_with_similar_use_do_not_yield() -> None:
     slots = FairSlots(8, "parts", share=1.0, give_way_s=10)
     for project in ("one", "one", "two"):
         async with slots.slot(project):
@@ -153,7 +153,7 @@ async def test_old_use_of_a_project_does_not_count() -> None:
     assert set(slots._taken) | set(slots._taken_before) == {"noisy", "quiet"}
 
 
-async def test_a_slot_that_is_taken_without_waiting_counts() -> None:
+async def test_a_slot_taken_without_waiting_is_counted() -> None:
     slots = FairSlots(2, "parts", share=1.0)
     first, second = slots.slot("noisy"), slots.slot("noisy")
     await first.acquire()
@@ -166,7 +166,7 @@ async def test_a_slot_that_is_taken_without_waiting_counts() -> None:
     assert fourth.acquire_now()
 
 
-async def test_the_project_is_that_of_the_call() -> None:
+async def test_slots_are_counted_for_the_project_of_the_call() -> None:
     slots = FairSlots(2, "calls")
     with use(RequestContext(caller=Caller("org", "project-7", "key"))):
         async with slots.slot():
@@ -177,7 +177,7 @@ async def test_the_project_is_that_of_the_call() -> None:
 
 
 @given(st.integers(1, 1000))
-def test_a_share_is_at_least_one_and_leaves_some_of_many(slots: int) -> None:
+def test_a_share_is_at_least_one_and_less_than_all_of_many_slots(slots: int) -> None:
     assert 1 <= share_of(slots) <= slots
     if slots >= 4:
         assert share_of(slots) < slots
@@ -190,7 +190,7 @@ def test_a_share_is_at_least_one_and_leaves_some_of_many(slots: int) -> None:
     give_way_s=st.sampled_from([None, 0.0005]),
     plan=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.booleans()), max_size=40),
 )
-async def test_never_more_than_there_are_and_nothing_is_lost(
+async def test_held_slots_never_exceed_the_limit_and_none_is_lost(
     count: int, share: float, give_way_s: float | None, plan: list[tuple[str, int, bool]]
 ) -> None:
     slots = FairSlots(count, "calls", share=share, give_way_s=give_way_s)

@@ -1,4 +1,4 @@
-"""What is set aside neither is walked nor puts collections off."""
+"""Frozen objects are not traversed by garbage collections and do not delay them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.child_process
 
-# In a process of its own: the collector belongs to all that runs in one.
+# In a separate process: the collector belongs to all code of a process.
 PROGRAM = """
 import gc
 from strata.shared.gc_freeze import freeze_long_lived
@@ -29,7 +29,7 @@ print(len(walked), max(walked, default=0))
 """
 
 
-def test_a_large_start_does_not_make_the_first_collections_long() -> None:
+def test_objects_of_the_start_do_not_lengthen_the_first_collections() -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120
     )

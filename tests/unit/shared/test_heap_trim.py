@@ -1,4 +1,4 @@
-"""What a process keeps of the memory that it has freed."""
+"""Freed memory is returned to the operating system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# In a process of its own: the heap of this one has other blocks.
+# In a separate process: the heap of this one has other blocks.
 _FREED = """
 import os
 from strata.shared.heap_trim import trim_heap
@@ -29,7 +29,7 @@ print(kept - before, resident_mb() - before)
 
 @pytest.mark.child_process
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc on Linux")
-def test_freed_memory_below_a_block_in_use_is_returned_to_the_system() -> None:
+def test_freed_memory_below_a_used_block_is_returned_to_the_system() -> None:
     command = [sys.executable, "-c", _FREED]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     kept, after = map(int, printed.split())

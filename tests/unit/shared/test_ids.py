@@ -27,7 +27,7 @@ def test_ids_increase_strictly_also_in_a_burst() -> None:
     assert values == sorted(set(values))
 
 
-def test_ids_increase_when_the_clock_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_increase_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = new_uuid7()
     past = time.time_ns() - 10**12
     monkeypatch.setattr(time, "time_ns", lambda: past)
@@ -56,7 +56,7 @@ def test_every_new_id_passes_its_own_check(prefix: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_other_texts_do_not_pass(value: str) -> None:
+def test_other_texts_are_refused_as_ids(value: str) -> None:
     assert not is_id(value, "agent")
     with pytest.raises(InvalidArgumentError) as raised:
         check_id(value, "agent", field="items[0].agent_id")
@@ -67,7 +67,7 @@ def test_other_texts_do_not_pass(value: str) -> None:
 
 
 @pytest.mark.parametrize("change", [str.upper, lambda v: v + "\n", lambda v: v[:-1], "x{}".format])
-def test_near_misses_do_not_pass(change: object) -> None:
+def test_slightly_changed_ids_are_refused(change: object) -> None:
     assert callable(change)
     assert not is_id(change(new_id("agent")), "agent")
     assert not is_id(new_id("block"), "agent")

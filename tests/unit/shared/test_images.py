@@ -1,4 +1,4 @@
-"""What the header of an image says, and which images are refused."""
+"""Image headers, and refused images."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = st.sampled_from(
 
 
 @given(OPTIONS, SIDES, SIDES)
-def test_type_and_size_are_those_that_the_encoder_wrote(
+def test_type_and_size_are_read_from_any_encoder_output(
     how: tuple[str, dict[str, object]], width: int, height: int
 ) -> None:
     kind, options = how
@@ -61,7 +61,7 @@ def test_cut_or_damaged_images_never_raise_another_error(
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8", b"GIF89a", b"RIFF1234WEBPVP8X"]))
-def test_any_bytes_give_a_header_or_an_error(data: bytes, magic: bytes) -> None:
+def test_any_bytes_result_in_a_header_or_an_error(data: bytes, magic: bytes) -> None:
     try:
         inspect_image(magic + data)
     except ImageError as error:
@@ -93,7 +93,7 @@ def test_image_jpg_is_another_name_of_jpeg() -> None:
     assert inspect_image(encoded("JPEG", 1, 1), "image/jpg").media_type == "image/jpeg"
 
 
-def test_equal_bytes_have_one_id() -> None:
+def test_equal_bytes_have_the_same_id() -> None:
     assert image_id(png()) == image_id(png())
     assert image_id(png()) != image_id(png(shade=1))
     assert is_image_id(image_id(png()))

@@ -110,7 +110,7 @@ def test_text_that_is_not_a_schema_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a" * 65, "ä", "a\n"])
-def test_name_of_a_schema_has_the_form_of_the_providers(name: str) -> None:
+def test_the_name_of_a_schema_must_be_valid_for_the_providers(name: str) -> None:
     assert fields_of(request_with(name=name)) == ["response_format.json_schema.name"]
 
 
@@ -119,7 +119,7 @@ def test_long_description_is_refused() -> None:
     assert fields_of(wrong) == ["response_format.json_schema.description"]
 
 
-def test_format_without_a_kind_is_refused_and_none_at_all_is_not() -> None:
+def test_a_format_without_a_kind_is_refused() -> None:
     empty = CreateAgentRequest(response_format=pb.ResponseFormat())
     assert fields_of(empty) == ["response_format"]
     assert not fields_of(CreateAgentRequest())
@@ -128,7 +128,7 @@ def test_format_without_a_kind_is_refused_and_none_at_all_is_not() -> None:
     assert not fields_of(CreateAgentRequest(response_format=text))
 
 
-def test_boolean_schemas_become_objects() -> None:
+def test_boolean_schemas_are_converted_to_objects() -> None:
     schema = read_schema('{"properties": {"a": true, "b": false}}')
     assert schema["properties"] == {"a": {}, "b": {"not": {}}}
     assert schema["additionalProperties"] is False
@@ -148,7 +148,7 @@ def test_first_violation_names_the_member(value: Any, problem: str) -> None:
     assert first_violation(read_schema(json.dumps(PERSON)), value) == problem
 
 
-def test_choices_in_lists_cannot_make_a_check_endless() -> None:
+def test_the_check_of_choices_in_lists_is_bounded() -> None:
     options = [{"type": "object", "properties": {"a": {"const": n}}} for n in range(400)]
     schema = read_schema(
         json.dumps({"properties": {"rows": {"type": "array", "items": {"anyOf": options}}}})
@@ -157,7 +157,7 @@ def test_choices_in_lists_cannot_make_a_check_endless() -> None:
     assert first_violation(schema, value) == "the check against the schema takes too long"
 
 
-def test_values_of_an_enumeration_count() -> None:
+def test_the_check_of_long_enumerations_is_bounded() -> None:
     schema = read_schema(
         json.dumps({"properties": {"rows": {"type": "array", "items": {"enum": [*range(9000)]}}}})
     )
@@ -165,7 +165,7 @@ def test_values_of_an_enumeration_count() -> None:
     assert first_violation(schema, value) == "the check against the schema takes too long"
 
 
-def test_long_but_plain_reply_is_checked() -> None:
+def test_a_long_reply_with_a_simple_schema_is_checked() -> None:
     schema = read_schema(json.dumps({"properties": {"rows": {"type": "array", "items": PERSON}}}))
     rows = [{"name": f"n{n}", "age": n} for n in range(5_000)]
     assert not first_violation(schema, {"rows": rows})
@@ -180,7 +180,7 @@ def test_a_schema_error_is_an_unusable_schema_error() -> None:
 @pytest.mark.parametrize(
     "definition", [{"description": "x" * 40_000}, {"enum": [str(n) for n in range(5_000)]}]
 )
-def test_definition_that_many_members_refer_to_does_not_multiply(definition: Any) -> None:
+def test_a_definition_with_many_references_is_inlined_up_to_a_limit(definition: Any) -> None:
     references = {f"member_{n}": {"$ref": "#/$defs/long"} for n in range(200)}
     schema = {"type": "object", "$defs": {"long": definition}, "properties": references}
     with pytest.raises(UnusableSchemaError, match="once its references are inlined"):

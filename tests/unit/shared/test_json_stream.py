@@ -48,7 +48,7 @@ def test_member_is_decoded_however_the_object_is_cut(
 
 
 @given(sizes=st.lists(st.integers(1, 7), max_size=40))
-def test_escapes_and_surrogate_pairs_may_be_cut(sizes: list[int]) -> None:
+def test_escapes_and_surrogate_pairs_may_be_split(sizes: list[int]) -> None:
     text = '{"mess\\u0061ge": "a\\n\\"\\\\ \\ud83d\\ude00 \\u00fc 😀"}'
     assert decoded(text, sizes) == 'a\n"\\ 😀 ü 😀'
 
@@ -63,5 +63,5 @@ def test_other_json_and_invalid_json_decode_to_nothing(text: str, sizes: list[in
     assert decoded('{"message": 3}', sizes) == ""
 
 
-def test_first_of_two_members_of_the_name_counts() -> None:
+def test_the_first_text_member_of_the_name_is_decoded() -> None:
     assert decoded('{"message": 1, "message": "a", "message": "b"}', [3] * 20) == "a"

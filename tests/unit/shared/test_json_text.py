@@ -29,14 +29,14 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_ordinary_values_are_read_as_json_loads_reads_them(value: object) -> None:
+def test_ordinary_values_are_parsed_like_json_loads(value: object) -> None:
     text = json.dumps(value)
     assert parse_json(text) == json.loads(text) == value
     assert parse_json(text.encode()) == value
 
 
 @given(st.text() | st.text(alphabet='[]{}":,\\u0dAe1-N', max_size=200))
-def test_any_text_is_a_sendable_value_or_a_value_error(text: str) -> None:
+def test_any_text_is_parsed_to_a_sendable_value_or_refused(text: str) -> None:
     try:
         value = parse_json(text)
     except JsonTextError:
@@ -68,12 +68,12 @@ def test_brackets_inside_strings_are_not_levels() -> None:
     assert parse_json(json.dumps("[" * 500)) == "[" * 500
 
 
-def test_wide_values_are_not_deep() -> None:
+def test_wide_values_do_not_count_as_deep() -> None:
     assert len(parse_json(json.dumps([[]] * 5_000))) == 5_000
     assert parse_json(nested(MAX_JSON_DEPTH))
 
 
-def test_number_with_too_many_digits_is_named_without_functions_of_python() -> None:
+def test_the_error_for_a_number_with_too_many_digits_names_the_limit() -> None:
     with pytest.raises(JsonTextError) as raised:
         parse_json("9" * 5_000)
     assert str(raised.value) == "it holds a number of more than 4,300 digits"

@@ -22,7 +22,7 @@ LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
         (LAST, "America/New_York", "9999-12-31T18:59:59-05:00"),
     ],
 )
-def test_a_time_is_shown_in_its_zone_if_that_has_it(
+def test_a_time_is_shown_in_its_zone_if_the_calendar_allows_it(
     moment: datetime, zone: str, shown: str
 ) -> None:
     assert in_zone(moment, ZoneInfo(zone)).isoformat() == shown

@@ -44,7 +44,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_carries_the_ids_of_the_call(stream: io.StringIO) -> None:
+def test_a_line_has_the_ids_of_the_call(stream: io.StringIO) -> None:
     caller = Caller("org", "project-1", "key-1", run_id="run-7")
     with use(RequestContext(caller=caller, request_id="req-1", trace_id="ab" * 16)):
         log.info("window loaded", size=3)
@@ -67,14 +67,14 @@ def test_lines_of_libraries_have_the_same_form(stream: io.StringIO) -> None:
     assert (line["attempt"], line["service"]) == (2, "recall")
 
 
-def test_a_line_of_a_traced_call_carries_its_span(stream: io.StringIO) -> None:
+def test_a_line_of_a_traced_call_has_its_span(stream: io.StringIO) -> None:
     with traced(SpanRecorder()) as span:
         log.info("window loaded")
     (line,) = lines(stream)
     assert (line["trace_id"], line["span_id"]) == (span.trace_id, span.span_id)
 
 
-def test_details_of_libraries_are_not_written(stream: io.StringIO) -> None:
+def test_debug_lines_of_libraries_are_not_written(stream: io.StringIO) -> None:
     configure_logging("DEBUG", "json", stream=stream)
     # The SDK of a model logs its requests there, messages included.
     logging.getLogger("openai._base_client").debug("Request options: %s", {"json_data": "private"})
@@ -98,7 +98,7 @@ SECRETS = [
 ]
 
 
-def test_no_secret_is_written_wherever_it_stands(stream: io.StringIO) -> None:
+def test_no_secret_is_written_at_any_place_of_a_line(stream: io.StringIO) -> None:
     token, provider_key, api_key, password = SECRETS
     url = f"postgresql://strata:{password}@127.0.0.1:5432/strata"
     header = f"calling with Bearer {token}"
@@ -120,7 +120,7 @@ def test_no_secret_is_written_wherever_it_stands(stream: io.StringIO) -> None:
     assert len(lines(stream)) == 7
 
 
-def test_private_keys_are_cut_out() -> None:
+def test_private_keys_are_redacted() -> None:
     private, public = generate_key_pair()
     assert "PRIVATE KEY" not in redact_text(f"key is {private} here")
     assert redact_text(public) == public
@@ -136,7 +136,7 @@ def test_private_keys_are_cut_out() -> None:
         "see https://a.example/x:y@z",
     ],
 )
-def test_ordinary_text_is_left_alone(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert redact_text(text) == text
 
 

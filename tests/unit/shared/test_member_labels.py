@@ -37,7 +37,7 @@ NAMES = st.lists(TEXTS, min_size=1, max_size=8)
 @given(TEXTS)
 @example("\u200b")
 @example("\u2060 \ufeff")
-def test_a_member_never_speaks_without_a_name(name: str) -> None:
+def test_every_member_has_a_printable_name(name: str) -> None:
     member = pb.GroupMember(agent_id="agent-1", name=name.encode("utf-8", "replace").decode())
     exchange = GroupMessages([])
     exchange.add_reply(member, "Yes.", ())
@@ -55,7 +55,7 @@ def check_line(line: str, most: int) -> None:
 
 @given(NAMES)
 @example([HOSTILE, HOSTILE, "x" * 10_000, "x" * 10_000, "", " "])
-def test_labels_are_short_lines_that_differ_and_find_their_member(names: list[str]) -> None:
+def test_labels_are_short_unique_lines_that_identify_their_member(names: list[str]) -> None:
     labels = labels_of(names)
     assert len({label.casefold() for label in labels}) == len(names)
     ids = [f"agent-{number}" for number in range(len(names))]
@@ -110,7 +110,7 @@ def test_tools_of_groups_show_each_member_on_one_line(
 
 
 @given(NAMES, TEXTS)
-def test_the_question_to_a_manager_shows_each_member_on_one_line(
+def test_the_prompt_for_a_manager_shows_each_member_on_one_line(
     names: list[str], description: str
 ) -> None:
     storable = [text.encode("utf-8", "replace").decode() for text in (*names, description)]

@@ -72,7 +72,7 @@ async def test_prometheus_reads_the_values(telemetry: Telemetry) -> None:
     assert not list(read.matching(f"{RPC_SECONDS}_count", method="/never/called"))
 
 
-async def test_kinds_and_help_are_those_of_the_definitions(telemetry: Telemetry) -> None:
+async def test_types_and_help_texts_match_the_definitions(telemetry: Telemetry) -> None:
     read = Scrape((await answer(telemetry)).text)
     for name in (RPC_REQUESTS, RPC_IN_FLIGHT, RPC_SECONDS):
         family = read.families[name.removesuffix("_total")]
@@ -86,7 +86,7 @@ async def test_the_process_is_measured_too() -> None:
     assert read.total("process_open_fds") > 0
 
 
-async def test_openmetrics_is_served_to_those_who_accept_it(telemetry: Telemetry) -> None:
+async def test_openmetrics_is_served_to_clients_that_accept_it(telemetry: Telemetry) -> None:
     response = await answer(telemetry, accept=OPENMETRICS)
     assert response.headers["content-type"].startswith(OPENMETRICS)
     parsed: Any = openmetrics.text_string_to_metric_families(response.text)  # type: ignore[no-untyped-call]
@@ -113,20 +113,22 @@ def every_metric() -> Telemetry:
 
 @needs_promtool
 @pytest.mark.child_process
-async def test_promtool_finds_nothing(every_metric: Telemetry, tmp_path: Path) -> None:
+async def test_promtool_reports_no_problem(every_metric: Telemetry, tmp_path: Path) -> None:
     served = (await answer(every_metric)).content
     assert all(f"# TYPE {name} ".encode() in served for name in METRICS)
     assert not run_promtool("check", "metrics", folder=tmp_path, stdin=served)
 
 
 @pytest.mark.parametrize(("serving", "status"), [(True, 200), (False, 503)])
-async def test_health_is_that_of_the_service(serving: bool, status: int) -> None:
+async def test_the_health_endpoint_reports_the_state_of_the_service(
+    serving: bool, status: int
+) -> None:
     response = await answer(Telemetry(), "/healthz", serving=serving)
     assert response.status_code == status
     assert response.text == ("SERVING\n" if serving else "NOT_SERVING\n")
 
 
-async def test_there_is_nothing_else() -> None:
+async def test_other_paths_and_methods_are_refused() -> None:
     assert (await answer(Telemetry(), "/")).status_code == 404
     refused = await answer(Telemetry(), method="POST")
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")

@@ -1,4 +1,4 @@
-"""One rule for the names that people give, at the doors of all services."""
+"""The rule for names of objects, in the requests of all services."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DOORS: list[Callable[[str], None]] = [agent, archive, folder]
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_names_of_people_are_taken(name: str) -> None:
+def test_ordinary_names_are_accepted(name: str) -> None:
     assert name_problems(name) == []
     for door in DOORS:
         door(name)
@@ -57,7 +57,7 @@ def test_names_of_people_are_taken(name: str) -> None:
 def test_names_that_break_lines_paths_or_terminals_are_refused(name: str) -> None:
     assert name_problems(name)
     if name == "\ud800":
-        return  # no request can carry it
+        return  # no request can contain it
     for door in DOORS:
         with pytest.raises(InvalidArgumentError) as caught:
             door(name)

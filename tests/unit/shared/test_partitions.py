@@ -66,7 +66,7 @@ def two() -> ServiceSettings:
     return ServiceSettings(database_url=FIRST, partition_database_urls={"p1": SECOND})
 
 
-async def test_calls_go_to_the_partition_of_the_caller() -> None:
+async def test_calls_are_routed_to_the_partition_of_the_caller() -> None:
     service = await built(two())
 
     servicer: Any = service.services[0].servicer
@@ -112,7 +112,7 @@ async def test_workers_are_for_all_partitions_or_none() -> None:
         await built(settings)
 
 
-def test_a_token_names_the_partition_and_by_default_none() -> None:
+def test_a_token_names_the_partition_or_the_default_one() -> None:
     keys = TokenKeys.generate()
     who = ("org-1", "project-1", "key-1", ("write",))
     assert keys.verifier.verify(keys.signer.mint(*who)).partition == DEFAULT_PARTITION

@@ -1,4 +1,4 @@
-"""How often work is looked for that another process has left."""
+"""Polling intervals for work of other processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_wait_ends_with_the_pause() -> None:
     assert pause.seconds == 240
 
 
-async def test_event_ends_the_wait_and_makes_the_next_pause_short() -> None:
+async def test_an_event_ends_the_wait_and_shortens_the_next_pause() -> None:
     pause, wake = IdlePause(60), asyncio.Event()
     for _ in range(3):
         pause.note(worked=False)

@@ -7,7 +7,7 @@ import pytest
 from strata.shared.processors import parse_cpu_quota, parse_threads_per_core, usable_cores
 
 
-def test_hardware_threads_of_a_core_are_counted() -> None:
+def test_hardware_threads_per_core_are_counted() -> None:
     text = "processor: 0\nsiblings\t: 8\ncpu cores\t: 4\n"
     assert parse_threads_per_core(text) == 2
     assert parse_threads_per_core("") == 1
@@ -21,5 +21,5 @@ def test_the_quota_of_a_cgroup_counts_whole_processors(text: str, expected: int 
     assert parse_cpu_quota(text) == expected
 
 
-def test_this_machine_has_a_core() -> None:
+def test_this_machine_has_at_least_one_core() -> None:
     assert usable_cores() >= 1

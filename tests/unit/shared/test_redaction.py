@@ -1,3 +1,5 @@
+"""Redaction of secrets in texts and values."""
+
 from __future__ import annotations
 
 import base64
@@ -44,11 +46,11 @@ def test_a_secret_is_found_in_its_usual_forms(shown: str) -> None:
     assert "[secret KEY]" in Redactor(SECRETS).text(f"at {shown} there")
 
 
-def test_a_secret_that_holds_another_is_replaced_whole() -> None:
+def test_a_secret_that_contains_another_is_replaced_as_a_whole() -> None:
     assert Redactor(SECRETS).text(f"{VALUE}5 {VALUE}") == "[secret LONGER] [secret KEY]"
 
 
-def test_values_are_searched_through_and_through() -> None:
+def test_nested_values_are_redacted() -> None:
     value = {VALUE: [VALUE, 31337, 1.5, True, None, {"a": "b"}]}
     assert Redactor(SECRETS).value(value) == {
         "[secret KEY]": ["[secret KEY]", "[secret NUMBER]", 1.5, True, None, {"a": "b"}]
@@ -68,7 +70,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 
 def texts(value: Any) -> Iterator[str]:
-    """All that a value says; its true, null and brackets say no secret, whatever it is."""
+    """Returns all texts in a value."""
     match value:
         case dict():
             for name, item in value.items():
@@ -84,7 +86,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 @given(st.text(min_size=4) | st.sampled_from(["true", "null", "[], "]), st.data())
-def test_no_secret_is_left_wherever_it_stands(secret: str, data: st.DataObject) -> None:
+def test_no_secret_is_left_at_any_place(secret: str, data: st.DataObject) -> None:
     around = st.text().map(lambda text: f"{text}{secret}{text}")
     value = data.draw(
         st.recursive(
@@ -98,14 +100,14 @@ def test_no_secret_is_left_wherever_it_stands(secret: str, data: st.DataObject) 
             assert secret not in text.replace("[secret K]", "\0")
 
 
-# Keys are random: no part of one stands in it twice.
+# Keys are random: no part of a key occurs in it twice.
 KEYS = st.tuples(
     st.permutations(string.ascii_letters + "0123456789/+-_%"), st.integers(24, 60)
 ).map(lambda drawn: "".join(drawn[0])[: drawn[1]])
 
 
 @given(KEYS, st.floats(0.5, 1), st.text("xyz .", max_size=30))
-def test_key_that_is_cut_off_is_found(key: str, share: float, around: str) -> None:
+def test_a_truncated_key_is_redacted(key: str, share: float, around: str) -> None:
     size = max(12, math.ceil(len(key) * share))
     redactor = Redactor({"KEY": key})
     assert redactor.text(around + key[:size]) == f"{around}[secret KEY]"
@@ -114,7 +116,7 @@ def test_key_that_is_cut_off_is_found(key: str, share: float, around: str) -> No
 
 
 @given(KEYS, st.text("abc", max_size=7))
-def test_key_in_the_base64_of_basic_authentication_is_found(key: str, user: str) -> None:
+def test_a_key_in_basic_authentication_is_redacted(key: str, user: str) -> None:
     packed = base64.b64encode(f"{user}:{key}".encode()).decode()
     redacted = Redactor({"KEY": key}).text(f"Authorization: Basic {packed}")
     assert "[secret KEY]" in redacted
@@ -129,7 +131,7 @@ def test_text_without_the_key_stays(key: str, text: str) -> None:
         assert any(form[:12] in text or form[-12:] in text for form in redactor._longest_first)
 
 
-def test_placeholders_and_empty_keys_are_no_secrets() -> None:
+def test_placeholders_and_empty_keys_are_not_redacted() -> None:
     for key in ("", "none", "x"):
         assert key_redactor(key).text("none of x") == "none of x"
 

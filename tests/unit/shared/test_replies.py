@@ -1,4 +1,4 @@
-"""What an agent says to others."""
+"""The addressed text of agents' messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def call(name: str, arguments: str, *, heartbeat: bool | None = None) -> pb.Part
         ([call("send_message", "{"), text("Hello")], ["Hello"]),
     ],
 )
-def test_the_addressed_text_of_an_assistant_message(parts: list[pb.Part], words: list[str]) -> None:
+def test_the_text_of_an_assistant_message_is_extracted(
+    parts: list[pb.Part], words: list[str]
+) -> None:
     assert words_of(pb.Message(role=pb.ROLE_ASSISTANT, parts=parts)) == words
     assert words_of(pb.Message(role=pb.ROLE_USER, parts=parts)) == []
     assert as_text(pb.Message(role=pb.ROLE_USER, parts=parts)) == pb.Message(
@@ -77,13 +79,13 @@ def test_sent_text_replaces_send_message_calls(parts: list[pb.Part], shown: list
     assert result == pb.Message(role=pb.ROLE_ASSISTANT, id="m", parts=shown)
     assert (result is message) is (parts == shown)
     assert list(message.parts) == parts
-    # What the agent says is the same in both forms.
+    # The agent's words are the same in both forms.
     assert not words_of(message) or "".join(words_of(result)).replace(BETWEEN_TEXTS, "") == "".join(
         words_of(message)
     )
 
 
-def test_returns_of_send_message_are_left_out() -> None:
+def test_returns_of_send_message_are_omitted() -> None:
     sent = returned("send_message", pb.TOOL_STATUS_OK)
     failed = returned("send_message", pb.TOOL_STATUS_FAILED)
     other = returned("grep_files", pb.TOOL_STATUS_OK)

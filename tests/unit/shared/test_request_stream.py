@@ -36,7 +36,7 @@ def test_every_attempt_gets_all_requests_in_order(
         stream: RequestStream[bytes] = RequestStream(*requests[:2])
         tasks: list[asyncio.Task[list[bytes]]] = []
         for count, turns_of_the_loop in ended:
-            # The attempt ends while its task reads on, or waits.
+            # The attempt ends while its task continues to read, or waits.
             tasks.append(asyncio.create_task(take(stream, count)))
             for _ in range(turns_of_the_loop):
                 await asyncio.sleep(0)
@@ -51,7 +51,7 @@ def test_every_attempt_gets_all_requests_in_order(
     asyncio.run(run())
 
 
-async def test_new_iterator_ends_those_that_wait() -> None:
+async def test_a_new_iterator_ends_the_waiting_ones() -> None:
     stream: RequestStream[bytes] = RequestStream(b"1")
     attempts = []
     for _ in range(3):
@@ -65,7 +65,7 @@ async def test_new_iterator_ends_those_that_wait() -> None:
     assert await asyncio.gather(*attempts) == [[b"1"], [b"1"], [b"1", b"2", b"3"]]
 
 
-async def test_closed_stream_ends_after_its_requests() -> None:
+async def test_a_closed_stream_ends_after_its_requests() -> None:
     stream: RequestStream[bytes] = RequestStream(b"1", b"2")
     stream.close()
     stream.close()

@@ -1,4 +1,4 @@
-"""Secrets at rest: they open where they were sealed for, and nowhere else."""
+"""Encryption of secrets at rest, bound to their context."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_sealed_values_can_be_opened(secret: bytes, context: bytes) -> None:
     assert box.open(box.seal(secret, context), context) == secret
 
 
-def test_the_same_secret_is_never_sealed_alike_and_is_not_seen() -> None:
+def test_encryption_is_randomized_and_hides_the_secret() -> None:
     box = envelope(OLD)
     first, second = box.seal(SECRET, HERE), box.seal(SECRET, HERE)
     assert first != second
@@ -37,7 +37,7 @@ def test_the_same_secret_is_never_sealed_alike_and_is_not_seen() -> None:
 
 
 @given(position=st.integers(min_value=0), flip=st.integers(min_value=1, max_value=255))
-def test_any_changed_byte_is_noticed(position: int, flip: int) -> None:
+def test_any_changed_byte_is_detected(position: int, flip: int) -> None:
     box = envelope(OLD)
     sealed = bytearray(box.seal(SECRET, HERE))
     sealed[position % len(sealed)] ^= flip
@@ -56,7 +56,7 @@ def test_truncation_is_detected(length: int) -> None:
 
 
 @given(junk=st.binary(max_size=400))
-def test_junk_is_refused(junk: bytes) -> None:
+def test_invalid_data_is_refused(junk: bytes) -> None:
     with pytest.raises(DataLossError):
         envelope(OLD).open(junk, HERE)
 
@@ -78,7 +78,7 @@ def test_a_secret_opens_only_with_its_context(other: bytes) -> None:
         box.open(box.seal(SECRET, HERE), other)
 
 
-def test_a_new_master_key_seals_and_the_old_one_still_opens() -> None:
+def test_a_new_master_key_encrypts_and_the_old_one_still_decrypts() -> None:
     sealed = envelope(OLD).seal(SECRET, HERE)
     both = envelope(NEW, OLD)
     assert both.open(sealed, HERE) == SECRET
@@ -88,7 +88,7 @@ def test_a_new_master_key_seals_and_the_old_one_still_opens() -> None:
         envelope(OLD).open(again, HERE)
 
 
-def test_a_wrong_key_under_the_right_name_opens_nothing() -> None:
+def test_a_wrong_key_with_the_right_name_decrypts_nothing() -> None:
     [(name, key)] = read_master_keys([OLD]).items()
     sealed = Envelope({name: key}).seal(SECRET, HERE)
     with pytest.raises(DataLossError):
@@ -111,7 +111,7 @@ def test_an_invalid_master_key_is_refused_without_being_shown(text: str) -> None
     assert text not in str(caught.value)
 
 
-def test_without_a_master_key_there_is_no_envelope() -> None:
+def test_without_a_master_key_an_envelope_is_refused() -> None:
     with pytest.raises(ValueError, match="no master key"):
         Envelope({})
     with pytest.raises(ValueError, match="32 bytes"):

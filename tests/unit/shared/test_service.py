@@ -10,7 +10,7 @@ from strata.shared import service as module
 from strata.shared.service import BackgroundTasks, Service
 
 
-async def test_a_failing_task_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_task_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
     runs = 0
     recovered = asyncio.Event()
@@ -69,7 +69,7 @@ async def test_a_group_of_tasks_that_fails_while_it_is_cancelled_ends() -> None:
     assert runs == 1
 
 
-async def test_a_task_that_returns_is_done() -> None:
+async def test_a_task_that_returns_is_not_restarted() -> None:
     runs = 0
 
     async def once() -> None:

@@ -26,7 +26,7 @@ class RecallSettings(ServiceSettings):
     model_config = settings_config("recall")
 
 
-def test_fields_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_RECALL_PORT", "7103")
     monkeypatch.setenv("STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY", "7")
     monkeypatch.setenv("STRATA_RECALL_TARGETS__CORE_MEMORY", "dns:///core-memory:7102")
@@ -78,7 +78,7 @@ def test_variables_that_no_setting_reads_are_named() -> None:
     assert unknown_variables(RecallSettings, [*read, *others, *unread]) == unread
 
 
-def test_variables_with_two_names_are_known() -> None:
+def test_the_second_name_of_a_variable_is_known() -> None:
     names = ["STRATA_AGENT_LOOP_OPENAI_API_KEY", "STRATA_AGENT_LOOP_OPENAI_API_KEYS"]
     assert unknown_variables(AgentLoopSettings, names) == names[1:]
 
@@ -97,7 +97,7 @@ def test_variables_that_no_setting_reads_are_logged_once_without_their_values(
     assert "1234567" not in str(line.msg)
 
 
-def test_unknown_limit_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_limit_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRATA_RECALL_LIMITS__UPLOAD_IDLE_S", "5")
     with pytest.raises(WrongSettingError, match="STRATA_RECALL_LIMITS__UPLOAD_IDLE_S"):
         RecallSettings()
@@ -120,7 +120,7 @@ def test_an_error_of_a_setting_does_not_show_values(monkeypatch: pytest.MonkeyPa
     assert "hidden" not in "".join(traceback.format_exception(raised.value))
 
 
-def test_a_variable_that_is_set_to_nothing_counts_as_unset(
+def test_an_empty_variable_counts_as_unset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STRATA_RECALL_PORT", "")
@@ -154,7 +154,7 @@ def test_a_settings_object_can_be_shown_without_its_secrets() -> None:
     assert "hidden" not in repr(settings)
 
 
-def test_public_keys_come_from_the_text_or_the_file(tmp_path: Path) -> None:
+def test_public_keys_are_read_from_the_text_or_the_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="token_public_keys"):
         RecallSettings().public_keys()
     file = tmp_path / "keys.pem"
@@ -164,6 +164,6 @@ def test_public_keys_come_from_the_text_or_the_file(tmp_path: Path) -> None:
     assert both.public_keys() == "given"
 
 
-def test_further_ports_of_a_unix_socket_are_on_loopback() -> None:
+def test_the_tcp_ports_of_a_service_on_a_unix_socket_are_on_loopback() -> None:
     assert ServiceSettings(host="unix:/run/strata.sock").tcp_host == "127.0.0.1"
     assert ServiceSettings(host="0.0.0.0").tcp_host == "0.0.0.0"

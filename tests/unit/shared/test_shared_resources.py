@@ -1,4 +1,4 @@
-"""What the services of one process share."""
+"""Resources that the services of one process share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_resource_is_opened_once_and_closed_by_its_last_user() -> None:
     assert (thing.opened, thing.closed) == (1, 1)
 
 
-async def test_it_is_opened_again_after_the_last_has_left() -> None:
+async def test_a_resource_is_opened_again_after_its_last_user_has_closed() -> None:
     shared_resources, thing = SharedResources(), Opened()
     for _ in range(2):
         async with AsyncExitStack() as stack:

@@ -34,7 +34,7 @@ def test_metrics_are_kept_by_name_and_labels() -> None:
     assert len(list(telemetry.samples())) == 3
 
 
-def test_a_histogram_counts_by_the_upper_bounds_of_its_definition() -> None:
+def test_a_histogram_counts_values_by_upper_bound() -> None:
     histogram = Telemetry(DEFINITIONS).histogram("seconds")
     for value in (0.0, 0.5, 0.6, 1000.0):
         histogram.observe(value)
@@ -90,7 +90,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
         assert list(metric.buckets) == sorted(set(metric.buckets)), name
 
 
-def test_no_label_is_meant_for_an_id() -> None:
+def test_no_label_can_contain_an_id() -> None:
     labels = {label for metric in METRICS.values() for label in metric.labels}
     assert labels == {
         "code", "collection", "error", "isolation", "kind", "method", "model", "outcome", "peer",

@@ -13,7 +13,7 @@ from strata.shared.text_buffer import TextBuffer
 
 
 class Uncopied(str):
-    """A piece that must not be put behind another text with ``+``, which copies that text."""
+    """A piece that fails the test if it is appended with ``+``, which copies the text."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ class Uncopied(str):
 
 
 @given(st.lists(st.one_of(st.text(max_size=5), st.none())))
-def test_text_is_its_pieces_in_order_wherever_it_is_read(pieces: list[str | None]) -> None:
+def test_the_text_is_its_pieces_in_order_at_every_read(pieces: list[str | None]) -> None:
     buffer, expected = TextBuffer(), ""
     for piece in pieces:
         if piece is None:
@@ -37,7 +37,7 @@ def test_text_is_its_pieces_in_order_wherever_it_is_read(pieces: list[str | None
     assert (buffer.text, bool(buffer)) == ("", False)
 
 
-def test_adding_a_piece_copies_nothing_of_the_text_before_it() -> None:
+def test_adding_a_piece_does_not_copy_the_earlier_text() -> None:
     buffer = TextBuffer()
     for _ in range(100):
         buffer.add(Uncopied("ab"))

@@ -23,17 +23,17 @@ def test_names_are_those_of_the_result(columns: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("columns", ["id, *", "m.*", "id, count(*)", "id, coalesce(a, b) AS c"])
-def test_patterns_without_fixed_names_are_refused(columns: str) -> None:
+def test_columns_without_fixed_names_are_refused(columns: str) -> None:
     with pytest.raises(ValueError, match="without a name"):
         text_with_columns("SELECT 1", columns)
 
 
-def test_a_name_is_not_there_twice() -> None:
+def test_repeated_column_names_are_refused() -> None:
     with pytest.raises(ValueError, match="same name"):
         text_with_columns("SELECT 1", "a.id, b.id")
 
 
-def test_the_statement_is_sent_as_it_is_written() -> None:
+def test_the_statement_is_sent_unchanged() -> None:
     sql = "SELECT id, name FROM notes WHERE id = :id"
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     compiled = text_with_columns(sql, "id, name").compile(dialect=dialect)

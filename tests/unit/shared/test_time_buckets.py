@@ -43,9 +43,7 @@ def test_buckets_cover_a_range_without_gaps(start: datetime, seconds: int, lengt
         (timedelta(weeks=1), datetime(2026, 11, 23, tzinfo=UTC)),
     ],
 )
-def test_buckets_begin_with_hours_days_and_mondays_of_utc(
-    length: timedelta, start: datetime
-) -> None:
+def test_buckets_start_at_hours_days_and_mondays_in_utc(length: timedelta, start: datetime) -> None:
     moment = datetime.fromisoformat("2026-11-27T11:30:00+02:00")
     assert bucket_start(moment, length) == start
     assert bucket_start(start, length) == start

@@ -52,7 +52,7 @@ def test_value_that_the_schema_forbids_is_refused_with_its_place(
     str(raised.value).encode()
 
 
-def test_unique_objects_are_not_compared_pair_by_pair() -> None:
+def test_checking_unique_items_takes_linear_time() -> None:
     comparisons = 0
 
     class Counted(dict[str, int]):
@@ -83,7 +83,7 @@ def test_unique_objects_are_not_compared_pair_by_pair() -> None:
     ],
     ids=["items", "NUL in items", "long name", "long name with NUL", "names", "long name of items"],
 )
-def test_refusal_of_large_arguments_is_short(arguments: dict[str, Any]) -> None:
+def test_the_error_for_large_arguments_is_short(arguments: dict[str, Any]) -> None:
     schema = parameters({"type": "array", "items": {"type": "string"}})
     with pytest.raises(ArgumentsError) as raised:
         fit_arguments("tool", schema, json.dumps(arguments))
@@ -91,5 +91,5 @@ def test_refusal_of_large_arguments_is_short(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t"])
-def test_blank_arguments_are_no_arguments(text: str) -> None:
+def test_blank_arguments_count_as_an_empty_object(text: str) -> None:
     assert fit_arguments("tool", parameters({}), text) == {}

@@ -1,3 +1,5 @@
+"""Packed tool returns."""
+
 from __future__ import annotations
 
 import json
@@ -26,15 +28,15 @@ def test_the_packed_form_is_exact() -> None:
     ("value", "message"),
     [(None, "None"), ({"a": [1]}, {"a": [1]}), ([{"b": "ü"}], [{"b": "ü"}]), (3, "3")],
 )
-def test_values_stay_json(value: Any, message: Any) -> None:
+def test_values_are_packed_as_json(value: Any, message: Any) -> None:
     assert json.loads(pack("OK", value, NOW, 100)[0])["message"] == message
 
 
-def test_a_failure_says_so() -> None:
+def test_a_failure_has_the_status_failed() -> None:
     assert json.loads(pack("Failed", "no", NOW, 100)[0])["status"] == "Failed"
 
 
-def test_a_long_return_is_cut_and_the_numbers_are_right() -> None:
+def test_a_long_return_is_truncated_with_the_correct_numbers() -> None:
     content, truncated = pack("OK", "x" * 5_092, NOW, 5_000)
     assert truncated
     message = json.loads(content)["message"]
@@ -47,7 +49,7 @@ def test_a_long_return_is_cut_and_the_numbers_are_right() -> None:
     value=st.text() | st.dictionaries(st.text(), st.text()) | st.lists(st.text()),
     limit=st.integers(1, 50),
 )
-def test_packed_returns_are_valid_json_whatever_is_cut(value: Any, limit: int) -> None:
+def test_packed_returns_are_valid_json_after_any_truncation(value: Any, limit: int) -> None:
     content, truncated = pack("OK", value, NOW, limit)
     message = json.loads(content)["message"]
     if not truncated:
@@ -70,7 +72,7 @@ NESTED = st.recursive(
     ],
     ids=["two bytes each", "escapes", "indentation", "escapes in an object"],
 )
-def test_packed_return_has_a_largest_size_and_stays_json(value: Any) -> None:
+def test_a_packed_return_has_a_maximum_size_and_stays_json(value: Any) -> None:
     content, _ = pack("OK", value, NOW, 1_000_000)
     assert len(content.encode()) <= MAX_RETURN_BYTES
     body = json.loads(content)
@@ -79,6 +81,6 @@ def test_packed_return_has_a_largest_size_and_stays_json(value: Any) -> None:
 
 
 @given(NESTED)
-def test_ordinary_returns_are_packed_as_ever(value: Any) -> None:
+def test_ordinary_returns_are_packed_unchanged(value: Any) -> None:
     message = json.loads(pack("OK", value, NOW, 1_000_000)[0])["message"]
     assert message == (value if isinstance(value, str | list | dict) else json.dumps(value))

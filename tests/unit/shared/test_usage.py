@@ -14,7 +14,7 @@ usages = st.builds(Usage, tokens, tokens, tokens, tokens, tokens, st.booleans())
 
 
 @given(usages, usages)
-def test_usage_adds_up_and_survives_the_wire_and_the_store(one: Usage, other: Usage) -> None:
+def test_usage_can_be_added_converted_and_stored(one: Usage, other: Usage) -> None:
     total = one + other
     assert total.prompt_tokens == one.prompt_tokens + other.prompt_tokens
     assert total.total_tokens == one.total_tokens + other.total_tokens
@@ -31,7 +31,7 @@ def test_difference_is_never_below_zero(one: Usage, other: Usage) -> None:
     assert left == Usage() or left.estimated == one.estimated
 
 
-def test_every_field_of_the_proto_is_a_field_or_the_total() -> None:
+def test_every_field_of_the_proto_is_converted() -> None:
     assert {*FIELDS, "total_tokens"} == set(usage_pb2.Usage.DESCRIPTOR.fields_by_name)
     assert usage_to_proto(Usage(7, 2)).total_tokens == 9
 

@@ -1,4 +1,4 @@
-"""One folder, one process, nothing for others to read."""
+"""The data folder: its lock, its permissions and its secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_nothing_is_touched_before_it_is_opened(path: Path) -> None:
+def test_nothing_is_created_before_the_folder_is_opened(path: Path) -> None:
     data = DataFolder(path)
 
     assert data.running() is None
@@ -36,7 +36,7 @@ def test_nothing_is_touched_before_it_is_opened(path: Path) -> None:
     assert not path.exists()
 
 
-def test_others_find_nothing_to_read(path: Path) -> None:
+def test_other_users_can_read_nothing(path: Path) -> None:
     path.parent.mkdir(parents=True)
     for parent in (path.parent, path.parent.parent):
         parent.chmod(0o755)
@@ -45,7 +45,7 @@ def test_others_find_nothing_to_read(path: Path) -> None:
     data.secret("key")
     data.announce("127.0.0.1:1", {})
 
-    # As root the database's user passes through, but cannot look around.
+    # As root, the database's user may enter the folder, but not list it.
     assert _mode(path) == (0o711 if os.geteuid() == 0 else 0o700)
     for folder in (data.postgres, data.vectors, data.secrets):
         assert _mode(folder) == 0o700
@@ -96,7 +96,7 @@ def test_the_published_state_of_a_dead_process_is_ignored(path: Path) -> None:
     starting.release()
     data.open()
     assert not (path / "runtime.json").exists()
-    assert data.running() is None, "open, but nothing announced yet"
+    assert data.running() is None, "the folder is open, but no address is announced yet"
     data.close()
 
 
@@ -134,7 +134,7 @@ def test_a_folder_that_the_database_cannot_reach_is_refused_by_name(open_folder:
         DataFolder(closed / "data").open()
 
 
-def test_the_default_can_be_reached_by_the_database() -> None:
+def test_the_default_folder_is_accessible_for_the_database() -> None:
     path = default_data_folder()
 
     assert path.is_absolute()

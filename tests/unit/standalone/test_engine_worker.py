@@ -1,4 +1,4 @@
-"""The thread of the engine, and what does not wait for the way there."""
+"""The thread of the engine, and quick work that runs without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def thread_of(_store: CollectionStore) -> str:
     return threading.current_thread().name
 
 
-async def test_quick_work_runs_at_once_if_the_worker_is_idle(worker: EngineWorker) -> None:
+async def test_quick_work_runs_immediately_if_the_worker_is_idle(worker: EngineWorker) -> None:
     here = threading.current_thread().name
     assert (await worker.run(thread_of))[0].startswith("engine")
     assert (await worker.run_now(thread_of))[0] == here
@@ -55,7 +55,7 @@ async def test_quick_work_waits_for_earlier_work(worker: EngineWorker) -> None:
     assert seen == ["slow", "quick"]
 
 
-async def test_cancelled_work_that_already_runs_is_not_overtaken(
+async def test_quick_work_waits_for_cancelled_work_that_is_running(
     worker: EngineWorker,
 ) -> None:
     running, go_on = threading.Event(), threading.Event()
@@ -75,7 +75,7 @@ async def test_cancelled_work_that_already_runs_is_not_overtaken(
     go_on.set()
     assert (await second)[0].startswith("engine")
     while (await worker.run_now(thread_of))[0].startswith("engine"):
-        await asyncio.sleep(0.01)  # nothing of what was called off is left
+        await asyncio.sleep(0.01)  # nothing of the cancelled work is left
 
 
 async def test_failures_of_quick_work_are_mapped_to_engine_errors(worker: EngineWorker) -> None:
@@ -86,7 +86,7 @@ async def test_failures_of_quick_work_are_mapped_to_engine_errors(worker: Engine
         await worker.run_now(fail)
 
 
-async def test_searches_are_answered_between_the_flushes_of_two_collections(
+async def test_searches_run_between_the_flushes_of_two_collections(
     worker: EngineWorker,
 ) -> None:
     def change(store: CollectionStore) -> None:

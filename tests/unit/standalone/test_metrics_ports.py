@@ -34,10 +34,10 @@ def test_the_port_can_be_set(monkeypatch: pytest.MonkeyPatch, variable: str) -> 
     assert _port(settings.metrics_port, DEFAULT_METRICS_PORT, LocalOptions(7600), ()) == 7999
 
 
-def test_without_a_setting_it_is_the_usual_one_or_one_after_it() -> None:
+def test_without_a_setting_the_default_port_or_a_later_one_is_used() -> None:
     port = _port(GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, LocalOptions(7600), ())
     assert port >= DEFAULT_METRICS_PORT
     with socket.create_server(("127.0.0.1", port)):
         other = _port(None, DEFAULT_METRICS_PORT, LocalOptions(7600), ())
     assert other not in {0, port}
-    assert _port(None, port, LocalOptions(7600), {port}) != port, "it is that of HTTP"
+    assert _port(None, port, LocalOptions(7600), {port}) != port, "the port is the HTTP port"

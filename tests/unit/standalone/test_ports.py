@@ -1,3 +1,5 @@
+"""Reserved, picked and preferred ports."""
+
 from __future__ import annotations
 
 import socket
@@ -15,7 +17,7 @@ def test_a_port_that_is_free_is_kept() -> None:
         assert pick_port(port) != port
 
 
-def test_a_reserved_port_is_given_to_no_other_process() -> None:
+def test_a_reserved_port_is_assigned_to_no_other_process() -> None:
     with ReservedPort() as reserved, socket.socket() as other:
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", reserved.number))
@@ -35,14 +37,14 @@ def test_processes_of_the_same_user_can_listen_on_a_reserved_port() -> None:
                 assert client.connect_ex(("127.0.0.1", reserved.number)) != 0
 
 
-def test_an_assigned_port_is_not_reserved() -> None:
+def test_ports_assigned_to_services_are_not_reserved() -> None:
     promised = {port for port in range(1 << 16) if port % 5}
     for _ in range(10):
         with ReservedPort(excluding=promised) as reserved:
             assert reserved.number not in promised
 
 
-def test_the_next_port_is_taken_if_the_preferred_one_is_in_use() -> None:
+def test_the_next_port_is_used_if_the_preferred_one_is_in_use() -> None:
     # Ports below those that the system gives to others.
     preferred = next(
         port
@@ -55,7 +57,7 @@ def test_the_next_port_is_taken_if_the_preferred_one_is_in_use() -> None:
     assert next_free_port(preferred, excluding={preferred}) == preferred + 1
 
 
-def test_a_picked_port_is_not_one_for_outgoing_connections() -> None:
+def test_a_picked_port_is_outside_of_the_range_for_outgoing_connections() -> None:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     if first < 20_000:
         pytest.skip("nearly all ports of this machine are for outgoing connections")

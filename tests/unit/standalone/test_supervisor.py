@@ -1,4 +1,4 @@
-"""Children: started, watched, restarted, ended."""
+"""Supervised child processes: start, restart and end."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_waiting_for_a_crashing_child_raises_and_restarts_continue(
     async def fail() -> subprocess.Popen[bytes]:
         nonlocal tries
         tries += 1
-        # Whatever it is: a supervisor that ends of it never starts the child again.
+        # A supervisor that ends with any such error would never start the child again.
         raise ValueError("unheard of") if tries % 2 else UnavailableError("the disk is full")
 
     supervisor._launch = fail
@@ -117,7 +117,7 @@ async def test_waiting_for_a_crashing_child_raises_and_restarts_continue(
     await supervisor.stop()
 
 
-async def test_stopping_while_a_child_is_being_replaced_leaves_none(tmp_path: Path) -> None:
+async def test_stopping_while_a_child_is_being_replaced_leaves_no_child(tmp_path: Path) -> None:
     supervisor = _supervisor(tmp_path, SLEEP)
     before = {child.pid for child in psutil.Process().children()}
     await supervisor.start()
@@ -129,7 +129,7 @@ async def test_stopping_while_a_child_is_being_replaced_leaves_none(tmp_path: Pa
     assert {child.pid for child in psutil.Process().children()} <= before
 
 
-async def test_a_stubborn_child_is_killed(tmp_path: Path) -> None:
+async def test_a_child_that_ignores_signals_is_killed(tmp_path: Path) -> None:
     supervisor = _supervisor(tmp_path, STUBBORN, patience=0.2)
     await supervisor.start()
     assert supervisor.pid is not None
@@ -151,7 +151,9 @@ async def test_starting_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("watchdog", [False, True])
-async def test_a_child_inherits_nothing_of_ours(tmp_path: Path, watchdog: bool) -> None:
+async def test_a_child_inherits_neither_environment_nor_descriptors(
+    tmp_path: Path, watchdog: bool
+) -> None:
     program = (
         "import os; print(sorted(os.environ), os.getsid(0) == os.getpgid(0),"
         "oct(os.umask(0)), sorted(os.listdir('/proc/self/fd'))[:3], flush=True)"
@@ -170,7 +172,7 @@ async def test_a_child_inherits_nothing_of_ours(tmp_path: Path, watchdog: bool) 
 
 
 @pytest.mark.parametrize("watchdog", [False, True])
-async def test_the_exit_code_of_a_child_is_seen(tmp_path: Path, watchdog: bool) -> None:
+async def test_the_exit_code_of_a_child_is_returned(tmp_path: Path, watchdog: bool) -> None:
     process = spawn(_command(tmp_path, "raise SystemExit(7)"), watchdog=watchdog)
     assert await wait_exit(process) == 7
     await end(process, signal.SIGTERM, 1.0)

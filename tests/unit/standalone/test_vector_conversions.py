@@ -1,4 +1,4 @@
-"""What goes to the engine through Qdrant's messages comes back the same."""
+"""Conversions between the engine and Qdrant's messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), VALUES))
-def test_a_payload_comes_back(fields: dict[str, object]) -> None:
+def test_a_payload_is_unchanged_after_conversion(fields: dict[str, object]) -> None:
     message = wire.points.PointStruct(payload=payload_message(fields))
     parsed = wire.points.PointStruct.FromString(message.SerializeToString())
 
@@ -52,11 +52,11 @@ def test_a_payload_comes_back(fields: dict[str, object]) -> None:
 
 
 @given(st.integers(0, 2**64 - 1) | st.uuids())
-def test_an_id_comes_back(value: int | UUID) -> None:
+def test_an_id_is_unchanged_after_conversion(value: int | UUID) -> None:
     assert point_id(point_id_message(value)) == value
 
 
-def test_values_outside_of_json_are_refused() -> None:
+def test_values_that_json_cannot_express_are_refused() -> None:
     with pytest.raises(BadRequestError, match="bytes"):
         value_message(b"x")
 
@@ -68,7 +68,7 @@ def test_a_malformed_sparse_vector_is_refused(indices: list[int], values: list[f
 
 
 def test_an_empty_condition_is_refused_and_not_dropped() -> None:
-    """A condition that is lost would widen a filter, and with it who sees what."""
+    """Dropping a condition would widen a filter, possibly beyond the project."""
     common = wire.common
     for condition in (
         common.Condition(),
@@ -100,9 +100,9 @@ def test_an_unknown_query_is_refused_by_name(kind: str) -> None:
         query_request(wire.points.QueryPoints(query=query))
 
 
-def test_errors_of_the_engine_are_sorted_by_their_words() -> None:
+def test_errors_of_the_engine_are_classified_by_their_text() -> None:
     class PanicException(BaseException):
-        """As PyO3 raises it: no `Exception`."""
+        """Not an `Exception`, as PyO3 raises it."""
 
     assert isinstance(from_engine(Exception("Vector dimension error: 4, 2")), BadRequestError)
     for broken in (Exception("Service runtime error: disk"), PanicException("oh")):
@@ -111,7 +111,7 @@ def test_errors_of_the_engine_are_sorted_by_their_words() -> None:
 
 
 @pytest.mark.child_process
-def test_the_engines_process_does_without_the_whole_client() -> None:
+def test_the_engine_process_does_not_import_the_whole_client() -> None:
     program = (
         "import sys, strata.standalone.vectors.server;"
         "assert 'qdrant_client' not in sys.modules, 'the stand-in stayed';"

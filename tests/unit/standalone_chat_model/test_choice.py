@@ -10,7 +10,7 @@ VLLM = LocalServer("vLLM", "http://127.0.0.1:8000/v1", ("mistral",))
 AUTO, OFF = LocalDemoMode.AUTO, LocalDemoMode.OFF
 
 
-def test_a_configured_provider_comes_before_everything() -> None:
+def test_a_configured_provider_precedes_every_other_choice() -> None:
     choice = choose([PROVIDER], [OLLAMA], AUTO)
     assert (choice.source, choice.model, choice.base_url) == (Source.CONFIGURED, "gpt-x", None)
     assert choice.sentence == "Chat uses gpt-x of the configured provider openai."
@@ -22,7 +22,7 @@ def test_the_address_of_a_configured_provider_is_shown() -> None:
     assert "at http://10.0.0.1/v1" in choice.sentence
 
 
-def test_a_local_server_comes_before_the_demo_model() -> None:
+def test_a_local_server_precedes_the_demo_model() -> None:
     choice = choose([], [OLLAMA, VLLM], AUTO)
     assert choice == ModelChoice(
         Source.LOCAL_SERVER,
@@ -49,7 +49,7 @@ def test_the_choice_is_none_when_the_demo_model_is_off() -> None:
     assert "STRATA_LOCAL_DEMO=off" in choice.sentence
 
 
-def test_the_choice_none_names_the_problem_of_the_demo_model() -> None:
+def test_the_message_without_a_model_names_the_problem_of_the_demo_model() -> None:
     choice = choose([], [], AUTO, "there is no C++ compiler here")
     assert choice.source is Source.NONE
     assert "and there is no C++ compiler here." in choice.sentence

@@ -14,20 +14,20 @@ SAPPHIRE = HASWELL | {
 }
 
 
-def test_names_the_features_and_never_amx() -> None:
+def test_the_build_enables_the_processor_features_except_amx() -> None:
     switches = Cpu("x86_64", SAPPHIRE, 2).build_switches()
     assert switches["GGML_NATIVE"] == "OFF"
     assert switches["GGML_AVX512_BF16"] == "ON"
     assert not any("AMX" in name for name in switches)
 
 
-def test_an_older_processor_gets_no_avx512() -> None:
+def test_an_older_processor_gets_no_avx512_switches() -> None:
     switches = Cpu("x86_64", HASWELL, 2).build_switches()
     assert switches["GGML_AVX2"] == "ON"
     assert {value for name, value in switches.items() if "512" in name} == {"OFF"}
 
 
-def test_other_architectures_leave_it_to_the_compiler() -> None:
+def test_other_architectures_use_native_compilation() -> None:
     assert Cpu("arm64", frozenset(), 4).build_switches() == {"GGML_NATIVE": "ON"}
 
 
@@ -45,16 +45,16 @@ def test_a_processor_without_avx2_is_too_old() -> None:
     assert not Cpu("aarch64", frozenset({"asimd"}), 2).too_old
 
 
-def test_features_are_those_of_all_processors() -> None:
+def test_only_features_of_all_processors_are_used() -> None:
     text = "processor: 0\nflags\t\t: avx avx2 fma\n\nprocessor: 1\nflags\t\t: avx avx2\n"
     assert parse_features(text) == frozenset({"avx", "avx2"})
     assert parse_features("") == frozenset()
 
 
-def test_available_memory() -> None:
+def test_the_available_memory_is_parsed() -> None:
     assert parse_available_memory("MemTotal: 9 kB\nMemAvailable:  2048 kB\n") == 2 << 20
     assert parse_available_memory("MemTotal: 9 kB\n") is None
 
 
-def test_this_machine_has_a_processor() -> None:
+def test_the_processor_of_this_machine_is_detected() -> None:
     assert detect().threads >= 1

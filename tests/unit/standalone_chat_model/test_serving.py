@@ -1,4 +1,4 @@
-"""The local model's protocol: what is accepted, how it becomes a prompt, when text may be sent."""
+"""The protocol of the local model: requests, prompts, and streaming of text."""
 
 import itertools
 import threading
@@ -15,7 +15,7 @@ from strata.standalone.chat_model.serving.requests import ApiError, chat_segment
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-def test_lays_messages_out_in_chatml() -> None:
+def test_converts_messages_to_chatml() -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "hel"}, {"text": "lo"}]},
@@ -27,7 +27,7 @@ def test_lays_messages_out_in_chatml() -> None:
     )
 
 
-def test_a_later_message_leaves_the_beginning_of_the_prompt_as_it_was() -> None:
+def test_adding_a_message_keeps_the_beginning_of_the_prompt() -> None:
     reply = {"role": "assistant", "content": "hi"}
     before = "".join(text for text, _ in chat_segments(HELLO))
     after = "".join(text for text, _ in chat_segments([*HELLO, reply, *HELLO]))
@@ -42,7 +42,7 @@ def test_content_can_never_become_a_marker(content: str) -> None:
     assert markers == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
 
 
-def test_a_plain_request_gets_the_defaults() -> None:
+def test_unset_fields_of_a_request_get_defaults() -> None:
     request = parse_chat({"messages": HELLO, "user": "ignored"})
     assert request.max_tokens == 1024
     assert request.sampling.temperature == 0.7
@@ -51,7 +51,7 @@ def test_a_plain_request_gets_the_defaults() -> None:
     assert list(request.stops) == []
 
 
-def test_reads_every_setting() -> None:
+def test_every_setting_of_a_request_is_read() -> None:
     request = parse_chat(
         {
             "messages": HELLO,
@@ -98,7 +98,7 @@ def test_reads_every_setting() -> None:
         ({"response_format": "json"}, "response_format"),
     ],
 )
-def test_a_wrong_request_names_the_field(change: dict[str, Any], param: str) -> None:
+def test_the_error_for_a_wrong_request_names_the_field(change: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
         parse_chat({"messages": HELLO, **change})
     assert caught.value.status == 400
@@ -117,30 +117,30 @@ def assembled(data: bytes, cuts: list[int], stops: list[str]) -> list[str]:
 
 
 @given(st.text(), st.lists(st.integers(0, 500), max_size=20))
-def test_text_is_the_same_however_tokens_cut_its_bytes(text: str, cuts: list[int]) -> None:
+def test_the_text_does_not_depend_on_the_split_of_its_bytes_into_tokens(
+    text: str, cuts: list[int]
+) -> None:
     assert "".join(assembled(text.encode(), cuts, [])) == text
 
 
 @given(st.text("abE"), st.lists(st.integers(0, 50), max_size=20))
-def test_text_ends_before_the_first_stop_and_sends_no_part_of_it(
-    text: str, cuts: list[int]
-) -> None:
+def test_the_text_ends_before_the_first_stop_sequence(text: str, cuts: list[int]) -> None:
     expected = text.partition("EaE")[0]
     assert "".join(assembled(text.encode(), cuts, ["EaE"])) == expected
 
 
-def test_half_a_character_is_held_back() -> None:
+def test_an_incomplete_character_is_held_back() -> None:
     text = TextAssembler([])
     euro = "€".encode()
     assert [text.feed(euro[:1]), text.feed(euro[1:2]), text.feed(euro[2:])] == ["", "", "€"]
 
 
-def test_broken_bytes_do_not_end_a_reply() -> None:
+def test_invalid_bytes_are_replaced_and_the_reply_continues() -> None:
     text = TextAssembler([])
     assert text.feed(b"a\xffb") + text.feed(b"", final=True) == "a\ufffdb"
 
 
-def test_requests_pass_one_at_a_time_in_the_order_of_arrival() -> None:
+def test_requests_run_one_at_a_time_in_order_of_arrival() -> None:
     turnstile = Turnstile()
     passed: list[int] = []
     inside = threading.Semaphore(1)
@@ -165,7 +165,7 @@ def test_requests_pass_one_at_a_time_in_the_order_of_arrival() -> None:
     assert passed == [0, 1, 2, 3, 4]
 
 
-def test_a_full_queue_is_refused_and_a_leaver_makes_space() -> None:
+def test_a_full_queue_is_refused_and_a_disconnected_client_frees_its_place() -> None:
     turnstile = Turnstile(limit=1)
 
     def leave() -> None:
@@ -173,7 +173,7 @@ def test_a_full_queue_is_refused_and_a_leaver_makes_space() -> None:
 
     with turnstile.turn(lambda: None):
         with pytest.raises(ConnectionError), turnstile.turn(leave):
-            pytest.fail("it was not its turn")
+            pytest.fail("the request was still waiting")
         waiting = threading.Event()
 
         def wait() -> None:

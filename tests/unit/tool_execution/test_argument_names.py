@@ -35,14 +35,14 @@ from strata.tool_execution.domain.memory_command import COMMANDS
 from strata.tool_execution.domain.tools import CallingAgent, CallingGroup, ToolCall
 from strata.tool_execution.execution.argument_names import argument_of, in_argument_names
 
-# These make no request to a service from their arguments.
+# Their arguments are not sent to a service.
 WITHOUT_REQUEST = {tool.name for tool in (*WEB_TOOLS, *CODE_TOOLS)} | {
     "current_time",
     "finish_rethinking_memory",
     "hand_over",
     "memory_finish_edits",
     "send_message",
-    # It stores lines that its arguments count.
+    # Its arguments count lines that it stores.
     "store_memories",
 }
 GROUP = CallingGroup(new_id("group"), (new_id("agent"),), ("Bob",))
@@ -181,7 +181,7 @@ def root(path: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "arguments"), list(calls()))
-async def test_every_field_that_an_argument_reaches_is_named_after_it(
+async def test_every_field_of_the_request_is_reported_as_its_argument(
     name: str, arguments: dict[str, Any]
 ) -> None:
     before = set(await requested(name, arguments))
@@ -216,7 +216,7 @@ def test_a_field_violation_is_reported_by_argument() -> None:
     )
 
 
-def test_fields_in_the_description_are_renamed_too() -> None:
+def test_field_names_in_descriptions_are_replaced() -> None:
     error = InvalidArgumentError(
         "The request has wrong fields: end_time must be after start_time.",
         violations=[FieldViolation("end_time", "must be after start_time")],
@@ -227,7 +227,7 @@ def test_fields_in_the_description_are_renamed_too() -> None:
     )
 
 
-def test_a_message_that_was_written_for_the_model_stays() -> None:
+def test_a_message_written_for_the_model_is_unchanged() -> None:
     error = InvalidArgumentError(
         "No label of a block is like this.", violations=[FieldViolation("label", "is wrong")]
     )

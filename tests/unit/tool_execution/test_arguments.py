@@ -1,3 +1,5 @@
+"""Parsing and validation of tool arguments."""
+
 from __future__ import annotations
 
 import json
@@ -16,7 +18,7 @@ SEARCH = BUILTIN_TOOLS["conversation_search"]
 INSERT = BUILTIN_TOOLS["memory_insert"]
 OPEN = BUILTIN_TOOLS["open_files"]
 
-# With halves of characters, which JSON can write.
+# With halves of surrogate pairs, which JSON can contain.
 TEXT = st.text(st.characters(), max_size=5)
 NAMES = st.sampled_from(
     sorted({n for t in BUILTIN_TOOLS.values() for n in t.parameters["properties"]})
@@ -33,13 +35,13 @@ def test_valid_arguments_pass_unchanged() -> None:
     assert parse_arguments(INSERT, text) == json.loads(text)
 
 
-def test_null_of_an_optional_argument_counts_as_left_out() -> None:
+def test_null_for_an_optional_argument_counts_as_missing() -> None:
     text = '{"query": "x", "roles": null, "limit": null, "start_date": null, "end_date": null}'
     assert parse_arguments(SEARCH, text) == {"query": "x"}
 
 
 @pytest.mark.parametrize("empty", [None, "", "  ", [], 0])
-def test_an_empty_optional_argument_counts_as_left_out(empty: Any) -> None:
+def test_an_empty_optional_argument_counts_as_missing(empty: Any) -> None:
     """For every optional argument of every built-in tool that allows no such value."""
     for tool in BUILTIN_TOOLS.values():
         schema = tool.parameters
@@ -56,7 +58,7 @@ def test_an_empty_optional_argument_counts_as_left_out(empty: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["start_date", "end_date"])
-def test_an_empty_date_counts_as_left_out(name: str) -> None:
+def test_an_empty_date_counts_as_missing(name: str) -> None:
     assert parse_arguments(SEARCH, json.dumps({"query": "x", name: ""})) == {"query": "x"}
 
 
@@ -79,7 +81,7 @@ def test_numbers_written_as_text_are_converted(limit: str) -> None:
     assert parse_arguments(SEARCH, f'{{"query": "x", "limit": {limit}}}')["limit"] == 4
 
 
-def test_nulls_inside_of_lists_count_as_left_out_too() -> None:
+def test_nulls_inside_of_lists_count_as_missing() -> None:
     text = '{"file_requests": [{"file_name": "a/b", "offset": null, "length": null}]}'
     assert parse_arguments(OPEN, text) == {"file_requests": [{"file_name": "a/b"}]}
 
@@ -113,12 +115,12 @@ def test_text_that_looks_like_a_number_stays_text() -> None:
         ('{"file_requests": [{"file_name": "a\\u0000"}]}', "contains the character NUL"),
     ],
 )
-def test_errors_inside_of_lists_have_their_place(text: str, says: str) -> None:
+def test_errors_inside_of_lists_have_an_index(text: str, says: str) -> None:
     with pytest.raises(ToolError, match=says):
         parse_arguments(OPEN, text)
 
 
-def test_valid_values_are_named_however_long_the_wrong_ones_are_and_however_many() -> None:
+def test_valid_values_are_listed_even_with_many_long_wrong_ones() -> None:
     with pytest.raises(ToolError) as caught:
         parse_arguments(SEARCH, json.dumps({"query": "x", "roles": ["x" * 900] * 200}))
     message = str(caught.value)
@@ -157,7 +159,7 @@ def test_missing_arguments_are_named() -> None:
 
 
 @given(value=JSON)
-def test_any_json_gives_arguments_or_a_tool_error(value: Any) -> None:
+def test_any_json_results_in_arguments_or_a_tool_error(value: Any) -> None:
     for tool in BUILTIN_TOOLS.values():
         try:
             parsed = parse_arguments(tool, json.dumps(value))
@@ -168,7 +170,7 @@ def test_any_json_gives_arguments_or_a_tool_error(value: Any) -> None:
 
 
 @given(text=st.text())
-def test_any_text_gives_arguments_or_a_tool_error(text: str) -> None:
+def test_any_text_results_in_arguments_or_a_tool_error(text: str) -> None:
     try:
         parse_arguments(SEARCH, text)
     except ToolError as error:

@@ -1,4 +1,4 @@
-"""The catalogue of built-in tools and what the tool service defines and runs are one."""
+"""The catalogue of built-in tools matches the definitions and executors of the tool service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EXECUTORS: tuple[Any, ...] = (
 )
 
 
-def test_every_entry_is_defined_or_named_as_not_built_and_the_reverse() -> None:
+def test_every_entry_is_either_defined_or_listed_as_not_built() -> None:
     assert {name for name, entry in CATALOGUE.items() if not entry.built} == NOT_BUILT
     assert set(BUILTIN_TOOLS) == set(CATALOGUE) - NOT_BUILT
 
@@ -106,7 +106,7 @@ def test_default_rules_are_those_of_the_specification() -> None:
     assert {"memory_finish_edits", "finish_rethinking_memory"} == EXIT_TOOLS - GROUP_TOOLS
 
 
-def test_tools_that_show_messages_are_left_out_of_the_index() -> None:
+def test_the_tools_that_show_stored_messages_are_listed() -> None:
     assert {
         "conversation_search",
         "conversation_search_date",
@@ -115,7 +115,7 @@ def test_tools_that_show_messages_are_left_out_of_the_index() -> None:
     } == HISTORY_TOOLS
 
 
-def test_tools_of_folders_are_in_the_order_offered() -> None:
+def test_file_tools_have_a_fixed_order() -> None:
     assert FILE_TOOLS == ("open_files", "grep_files", "semantic_search_files")
 
 
@@ -162,7 +162,7 @@ _CHAT_WITH_MEMORY_AGENT = ("send_message", "conversation_search", "archival_memo
         (AgentType.VOICE_SLEEPTIME, _VOICE_MEMORY, _VOICE_MEMORY),
     ],
 )
-def test_default_tools_of_each_type(
+def test_each_type_has_its_default_tools(
     agent_type: AgentType, alone: tuple[str, ...], with_sleeptime: tuple[str, ...]
 ) -> None:
     assert default_tools(agent_type) == alone

@@ -1,3 +1,5 @@
+"""The execution of the calls of one reply."""
+
 from __future__ import annotations
 
 import asyncio
@@ -89,7 +91,7 @@ async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None
     assert order.index("call-1") < order.index("call-3")
 
 
-async def test_calls_are_measured_by_type_and_status_and_named_only_if_built_in() -> None:
+async def test_calls_are_measured_by_type_and_status_and_only_built_in_ones_by_name() -> None:
     async def behave(call: ToolCall) -> Output:
         if call.name == READ.name:
             raise ToolError("No.")
@@ -154,7 +156,7 @@ async def test_calls_are_spans_without_their_arguments_and_returns() -> None:
 
 
 async def test_later_calls_do_not_build_on_replaced_text() -> None:
-    """The text seen stays the old one after an edit, but there is none of a new block."""
+    """The seen revision stays that of the prompt after an edit; a new block has none."""
     seen: list[dict[str, int]] = []
     operations = iter(["append", "create", "append"])
 
@@ -179,7 +181,7 @@ async def _never(call: ToolCall) -> Output:
     raise AssertionError(call)
 
 
-async def test_one_call_that_fails_leaves_the_others() -> None:
+async def test_a_failed_call_does_not_affect_the_others() -> None:
     async def behave(call: ToolCall) -> Output:
         if call.id == "call-1":
             raise RuntimeError("secret detail")
@@ -203,7 +205,7 @@ async def test_errors_of_a_tool_are_returned_with_their_message() -> None:
     assert json.loads(done.content)["message"] == "Invalid start_date format: x."
 
 
-async def test_errors_of_a_tier_are_returned_with_their_message() -> None:
+async def test_errors_of_a_memory_service_are_returned_with_their_message() -> None:
     async def behave(call: ToolCall) -> Output:
         raise FailedPreconditionError("Error: read-only.", reason=Reason.BLOCK_READ_ONLY)
 
@@ -211,7 +213,7 @@ async def test_errors_of_a_tier_are_returned_with_their_message() -> None:
     assert json.loads(done.content)["message"] == "Error: read-only."
 
 
-async def test_a_tier_that_is_away_is_a_failed_tool_not_a_broken_turn() -> None:
+async def test_an_unavailable_service_fails_the_tool_and_not_the_turn() -> None:
     async def behave(call: ToolCall) -> Output:
         raise UnavailableError("the database cannot be reached now")
 
@@ -220,7 +222,7 @@ async def test_a_tier_that_is_away_is_a_failed_tool_not_a_broken_turn() -> None:
     assert "Try again later" in done.content
 
 
-async def test_a_call_that_never_ends_is_ended() -> None:
+async def test_a_call_past_its_time_limit_is_ended() -> None:
     async def behave(call: ToolCall) -> Output:
         await asyncio.Event().wait()
         raise AssertionError
@@ -228,13 +230,13 @@ async def test_a_call_that_never_ends_is_ended() -> None:
     done = await outcomes(engine(behave, timeout=0.05), call(1, WRITE), call(2, READ))
     ended = {outcome.call.id: outcome for outcome in done}
     assert all("did not end within 0.05 seconds" in outcome.content for outcome in done)
-    # What changes something may have done so; a search has nothing to find out about.
+    # A tool with side effects may have had them; a search has no unknown outcome.
     assert ended["call-1"].status is ToolStatus.UNKNOWN
     assert json.loads(ended["call-1"].content)["status"] == "Unknown"
     assert ended["call-2"].status is ToolStatus.FAILED
 
 
-async def test_a_lost_answer_is_unknown_and_a_defect_too() -> None:
+async def test_a_lost_answer_and_a_defect_have_an_unknown_outcome() -> None:
     async def behave(call: ToolCall) -> Output:
         if call.id == "call-1":
             raise LostAnswerError("The archival memory service gave no answer.")
@@ -300,7 +302,7 @@ async def test_the_limit_of_the_tool_cuts_its_return() -> None:
 
 
 @pytest.mark.parametrize("tool", BUILTIN_TOOLS.values(), ids=lambda tool: tool.name)
-def test_definitions_are_sound(tool: Tool) -> None:
+def test_definitions_of_built_in_tools_are_valid(tool: Tool) -> None:
     assert len(tool.name) <= 48
     assert set(tool.parameters["required"]) <= set(tool.parameters["properties"])
     assert tool.parameters["additionalProperties"] is False
@@ -310,7 +312,7 @@ def test_definitions_are_sound(tool: Tool) -> None:
 OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-async def test_own_tools_run_beside_the_built_in_ones_and_never_in_their_place() -> None:
+async def test_custom_tools_never_replace_built_in_ones() -> None:
     own = {"mine": replace(READ, name="mine"), READ.name: replace(READ, parameters=OTHER)}
 
     class Own:
@@ -338,7 +340,7 @@ async def test_own_tools_run_beside_the_built_in_ones_and_never_in_their_place()
     assert "[ToolConstraintError]" in alone.content
 
 
-async def test_a_schema_that_breaks_its_checker_ends_one_call_only() -> None:
+async def test_a_schema_that_fails_its_checker_fails_one_call_only() -> None:
     async def behave(call: ToolCall) -> Output:
         return Output(call.id)
 

@@ -62,7 +62,7 @@ def test_a_hit_is_shown_between_its_neighbours() -> None:
     assert [item["id"] for item in result["after"]] == ["talk-6"]
 
 
-def test_hits_that_share_a_message_become_one_excerpt_around_the_best() -> None:
+def test_hits_with_common_neighbours_become_one_excerpt_around_the_best() -> None:
     (excerpt,) = excerpts_of([hit(7), hit(5)])
     assert ids(excerpt) == (["talk-4", "talk-5", "talk-6"], "talk-7", ["talk-8"])
 
@@ -73,7 +73,7 @@ def test_a_hit_between_two_excerpts_joins_them() -> None:
     assert ids(excerpts[0])[2] == ["talk-4", "talk-5", "talk-6", "talk-7", "talk-8"]
 
 
-def test_hits_of_different_conversations_stay_apart() -> None:
+def test_hits_of_different_conversations_are_separate_excerpts() -> None:
     assert len(excerpts_of([hit(5), hit(5, talk="other")])) == 2
 
 
@@ -92,7 +92,7 @@ def test_a_second_hit_beside_the_best_is_not_cut_as_a_neighbour() -> None:
     assert result["after"][0]["content"] == long
 
 
-def test_hits_come_before_neighbours_when_the_budget_is_short() -> None:
+def test_hits_precede_neighbours_when_the_budget_is_short() -> None:
     hits = [hit(number * 10, "x" * 100) for number in range(1, 6)]
     results = shown(hits, most_bytes=1_300)
     assert [result["id"] for result in results] == [f"talk-{n}0" for n in range(1, 6)]
@@ -101,7 +101,7 @@ def test_hits_come_before_neighbours_when_the_budget_is_short() -> None:
     assert all("before" not in result for result in results[2:])
 
 
-def test_a_second_hit_of_an_excerpt_comes_before_neighbours_when_the_budget_is_short() -> None:
+def test_a_second_hit_of_an_excerpt_precedes_neighbours_when_the_budget_is_short() -> None:
     hits = [hit(5, "x" * 100), hit(40, "x" * 100), hit(6, "y" * 100)]
     results = shown(hits, most_bytes=650)
     assert [result["id"] for result in results] == ["talk-5", "talk-40"]
@@ -132,7 +132,7 @@ def test_long_hits_share_the_budget() -> None:
 
 @pytest.mark.parametrize("most_bytes", [0, 10_000_000])
 @pytest.mark.parametrize("text", ["y" * 200_000, '"\n' * 100_000, "\u7ae0\u9c7c" * 100_000])
-def test_a_return_is_never_cut_as_text(text: str, most_bytes: int) -> None:
+def test_results_within_the_budget_are_never_truncated_as_text(text: str, most_bytes: int) -> None:
     hits = [hit(number * 10, text) for number in range(1, 101)]
     value = {"message": "Showing 100 results:", "results": shown(hits, most_bytes)}
     _, truncated = pack("OK", value, datetime.now(UTC), FUNCTION_RETURN_CHAR_LIMIT)
@@ -161,7 +161,7 @@ def test_a_return_is_shown_whole_in_the_smallest_window(text: str) -> None:
     assert len(packed) <= return_limit(MIN_CONTEXT_WINDOW)
 
 
-def test_hits_with_the_lowest_ranks_are_left_out_when_there_are_too_many() -> None:
+def test_the_lowest_ranked_hits_are_omitted_when_there_are_too_many() -> None:
     hits = [hit(number * 10, "x" * 50) for number in range(1, 101)]
     results = shown(hits, most_bytes=4_000)
     assert [result["id"] for result in results] == [
@@ -191,7 +191,7 @@ def test_messages_that_do_not_fit_are_not_counted_as_shown() -> None:
     st.lists(st.tuples(st.integers(1, 40), st.text(max_size=400)), min_size=1, max_size=8),
     st.integers(1, 3_000),
 )
-def test_every_message_is_shown_once_and_the_budget_is_kept(
+def test_every_message_is_shown_once_within_the_budget(
     rows: list[tuple[int, str]], most_bytes: int
 ) -> None:
     hits = list({sequence: hit(sequence, text) for sequence, text in rows}.values())
@@ -205,7 +205,7 @@ def test_every_message_is_shown_once_and_the_budget_is_kept(
     assert len(names) == len(set(names))
     packed, _ = pack("OK", {"message": "", "results": results}, datetime.now(UTC), 50_000)
     empty, _ = pack("OK", {"message": "", "results": [{}]}, datetime.now(UTC), 50_000)
-    # The best hit is shown in any case, cut to the least that tells something.
+    # The best hit is always shown, cut to the shortest useful length.
     best = content(hits[0].message)
     least = len(json.dumps(best | {"content": "x" * 80}).encode()) + 6 * 12
     assert len(packed.encode()) - len(empty.encode()) <= max(most_bytes, least)

@@ -77,6 +77,6 @@ def test_nulls_of_a_strict_schema_pass() -> None:
     assert set(parse_arguments(MEMORY, json.dumps(arguments))) == {"command", "path", "insert_text"}
 
 
-def test_wrong_types_are_left_to_the_schema() -> None:
+def test_wrong_types_are_reported_by_the_schema() -> None:
     assert "'path' is wrong" in refused(command="delete", path=5)
     assert "unknown 'text'" in refused(command="delete", path="a", text="x")

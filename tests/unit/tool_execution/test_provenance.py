@@ -22,7 +22,9 @@ from strata.tool_execution.domain.tools import CallOutcome, ToolCall
         ("no_such_tool", False, common.PROVENANCE_SYSTEM),
     ],
 )
-def test_a_return_is_labelled(name: str, ok: bool, provenance: common.Provenance.ValueType) -> None:
+def test_the_provenance_of_a_return_depends_on_its_tool(
+    name: str, ok: bool, provenance: common.Provenance.ValueType
+) -> None:
     status = ToolStatus.OK if ok else ToolStatus.FAILED
     outcome = CallOutcome(ToolCall("call-1", name, "{}", "key"), status, "{}", 0.1)
     finished = event_to_proto(outcome, dict(BUILTIN_TOOLS)).finished

@@ -1,4 +1,4 @@
-"""Requirements of tools: which are taken, and which mean the same environment."""
+"""Requirements of tools: validation, and identity of environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINES = st.builds(
 @pytest.mark.parametrize(
     "text", ["a", "a==1.2", "A.b>=1,<2", "a[x]~=1.0", 'a; python_version < "3.13"', "a!=1"]
 )
-def test_pinned_and_ranged_requirements_are_taken(text: str) -> None:
+def test_pinned_and_ranged_requirements_are_accepted(text: str) -> None:
     assert problem_of(text) == ""
 
 
@@ -42,7 +42,7 @@ def test_invalid_requirements_are_refused(text: str, problem: str) -> None:
 
 
 @given(st.lists(_LINES, min_size=1, max_size=5), st.randoms())
-def test_order_and_spelling_do_not_make_another_environment(
+def test_the_environment_does_not_depend_on_order_and_spelling(
     lines: list[str], random: object
 ) -> None:
     other = [line.upper() if "[" not in line else line for line in lines]
@@ -52,7 +52,7 @@ def test_order_and_spelling_do_not_make_another_environment(
     assert all(problem_of(line) == "" for line in normal(lines))
 
 
-def test_another_version_is_another_environment() -> None:
+def test_other_versions_need_another_environment() -> None:
     keys = {
         key_of(normal(requirements))
         for requirements in (["a"], ["a>=1"], ["a>=1", "b"], ["b"], ["a[x]"])

@@ -48,7 +48,7 @@ def runner() -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_completion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stub's streams are plain generators, which have nothing to complete."""
+    """Does nothing: the streams of the stub are plain generators."""
     monkeypatch.setattr(
         "strata.tool_execution.clients.sandbox.complete_in_background", lambda call: None
     )

@@ -40,7 +40,7 @@ class Ending:
 @pytest.mark.parametrize("status", sorted(set(RunStatus) - {RunStatus.OK}))
 @pytest.mark.parametrize("hosts", [(), ("api.example.com",)])
 @pytest.mark.parametrize("effect", list(Effect))
-async def test_a_stopped_tool_is_unknown_if_it_could_act(
+async def test_the_outcome_of_a_stopped_tool_with_network_access_is_unknown(
     status: RunStatus, hosts: tuple[str, ...], effect: Effect
 ) -> None:
     own = OwnDefinition(source_code="def f(): ...", function="f", allowed_hosts=hosts)

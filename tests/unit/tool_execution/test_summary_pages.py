@@ -51,7 +51,7 @@ async def page(stub: Stub, **arguments: Any) -> dict[str, Any]:
     output = await ExpandSummary(stub).run(call, arguments, CALLER)  # type: ignore[arg-type]
     packed, cut = pack("OK", output.value, NOW, FUNCTION_RETURN_CHAR_LIMIT)
     assert not cut
-    assert cut_return(packed, MIN_RETURN_CHARS) == packed, "the model is shown all of it"
+    assert cut_return(packed, MIN_RETURN_CHARS) == packed, "the model gets the whole text"
     content: dict[str, Any] = json.loads(packed)["message"]
     return content
 
@@ -59,7 +59,7 @@ async def page(stub: Stub, **arguments: Any) -> dict[str, Any]:
 @given(
     st.lists(st.text(st.characters(codec="utf-8"), max_size=40).map(lambda t: t * 60), max_size=30)
 )
-async def test_pages_give_every_message_once_and_are_never_cut_in_the_middle(
+async def test_pages_contain_every_message_once_and_are_never_truncated_as_text(
     texts: list[str],
 ) -> None:
     stub = Stub(texts)
@@ -73,7 +73,7 @@ async def test_pages_give_every_message_once_and_are_never_cut_in_the_middle(
     assert numbers == list(range(len(texts)))
 
 
-async def test_one_message_alone_may_fill_the_page() -> None:
+async def test_a_single_message_may_fill_the_page() -> None:
     stub = Stub(["x" * 9_000, "y" * 9_000])
     [alone] = (await page(stub, limit=1))["messages"]
     assert alone["content"].startswith("x" * 3_000)

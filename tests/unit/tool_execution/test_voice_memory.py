@@ -38,7 +38,7 @@ def memory(start: int, end: int, context: str = "Why.") -> dict[str, Any]:
 
 
 class Passages:
-    """Keeps requests; fails with the given errors first."""
+    """Records requests; fails with the given errors first."""
 
     def __init__(self, *errors: Exception) -> None:
         self.requests: list[pb.UploadPassagesRequest] = []
@@ -60,7 +60,7 @@ async def store(passages: Any, *memories: dict[str, Any], who: CallingAgent | No
     return (await tool.run(CALL, {"memories": list(memories)}, who or caller())).value
 
 
-async def test_memories_are_stored_in_one_message_under_the_key_of_the_range() -> None:
+async def test_memories_are_stored_in_one_request_with_the_key_of_the_range() -> None:
     passages = Passages()
     assert await store(passages, memory(0, 1), memory(2, 2, " ")) == MEMORIES_STORED
     [request] = passages.requests
@@ -70,7 +70,7 @@ async def test_memories_are_stored_in_one_message_under_the_key_of_the_range() -
     assert all(len(passage.origin.taint) == 1 for passage in request.passages)
 
 
-async def test_a_range_that_is_stored_already_is_success_and_a_lost_answer_is_asked_again() -> None:
+async def test_a_range_stored_already_is_a_success_and_a_lost_answer_is_retried() -> None:
     reused = AlreadyExistsError("known", reason=Reason.REQUEST_ID_REUSED)
     passages = Passages(UnavailableError("away", retry_after=0.0), reused)
     assert await store(passages, memory(0, 0)) == MEMORIES_STORED
@@ -87,7 +87,7 @@ async def test_wrong_indices_are_refused_and_nothing_is_stored(
     assert not passages.requests
 
 
-async def test_memories_of_newer_lines_are_left_to_a_later_run() -> None:
+async def test_lines_of_the_newer_part_are_left_to_a_later_run() -> None:
     passages = Passages()
     assert await store(passages, memory(1, 7), memory(5, 6)) == MEMORIES_STORED
     [passage] = passages.requests[0].passages
@@ -95,7 +95,7 @@ async def test_memories_of_newer_lines_are_left_to_a_later_run() -> None:
 
 
 @pytest.mark.parametrize("lines", [None, ()])
-async def test_without_older_lines_only_an_empty_list_is_taken(lines: Any) -> None:
+async def test_without_older_lines_only_an_empty_list_is_accepted(lines: Any) -> None:
     passages = Passages()
     with pytest.raises(ToolError, match="empty list"):
         await store(passages, memory(0, 0), who=caller(lines))

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lists of attacks
-"""Attacks on the way out of a call, and on requirements: what is not plain is refused."""
+"""Attacks on network access and requirements: unusual forms are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LISTED = ("api.example.com", "*.example.org")
 
 
 def refused(first: str, *fields: str) -> bool:
-    """Whether a request leads nowhere, or nowhere but to a host of the list."""
+    """Returns whether a request is refused or leads only to an allowed host."""
     data = "\r\n".join([first, *fields, "", ""]).encode("latin-1")
     try:
         request = read_request(data)
@@ -53,7 +53,7 @@ def refused(first: str, *fields: str) -> bool:
         "xexample.org:443", "a.example.org.evil.net:443", "xn--:443", "xn--a-.example.org:443", "a" * 70 + ".example.org:443",
     ],
 )  # fmt: skip
-def test_no_spelling_of_a_tunnel_leads_elsewhere(target: str) -> None:
+def test_no_spelling_of_a_tunnel_target_bypasses_the_check(target: str) -> None:
     assert refused(f"CONNECT {target} HTTP/1.1")
 
 
@@ -105,8 +105,8 @@ def test_ambiguous_requests_are_refused(first: str, fields: list[str]) -> None:
     assert refused(first, *fields)
 
 
-def test_nothing_of_a_connection_is_passed_on() -> None:
-    """Switching protocols would take what follows out of sight."""
+def test_connection_headers_are_not_forwarded() -> None:
+    """A protocol switch would hide the following requests."""
     fields = ["Upgrade: h2c", "HTTP2-Settings: x", "Connection: Upgrade, HTTP2-Settings", "TE: trailers",
               "Trailer: Host", "Proxy-Connection: keep-alive", "Host: b.net", "Keep-Alive: 5"]  # fmt: skip
     lines = ["GET http://api.example.com/ HTTP/1.1", *fields, "", ""]
@@ -121,8 +121,10 @@ _LAST = st.sampled_from(
 
 @given(_LAST, st.integers(0, 0xFFFF_FFFF))
 @settings(max_examples=40)
-def test_no_opening_leads_to_metadata_through_a_translator_or_tunnel(text: str, rest: int) -> None:
-    """Opening NAT64's own network is what a cluster without IPv4 needs."""
+def test_no_allowed_network_exposes_metadata_services_through_translation(
+    text: str, rest: int
+) -> None:
+    """A cluster without IPv4 has to allow the network of NAT64."""
     inner = int(ipaddress.IPv4Address(text))
     opened = read_networks(["::/0", "64:ff9b::/96", "2002::/16", "2001::/32", "::ffff:0:0/96"])
     forms = [
@@ -139,7 +141,7 @@ def test_no_opening_leads_to_metadata_through_a_translator_or_tunnel(text: str, 
         assert not is_allowed(ipaddress.IPv6Address(form), opened), ipaddress.IPv6Address(form)
 
 
-def test_networks_opened_through_a_translator_are_reached() -> None:
+def test_networks_allowed_through_a_translator_are_reachable() -> None:
     opened = read_networks(["64:ff9b::/96"])
     assert is_allowed(ipaddress.IPv6Address("64:ff9b::a01:203"), opened)
     assert not is_allowed(ipaddress.IPv6Address("64:ff9c::a01:203"), opened)
@@ -151,7 +153,7 @@ def test_networks_opened_through_a_translator_are_reached() -> None:
      ["64:ff9b::7f00:1"], ["2002:7f00:1::"], ["2001:0:7f00:1::"], ["fec0::1"], ["::"], ["0.0.0.0"], ["not one"],
      ["127.0.0.1\x00"], ["010.0.0.1"], [""]],
 )  # fmt: skip
-async def test_one_forbidden_address_refuses_the_whole_name(answer: list[str]) -> None:
+async def test_a_name_with_one_forbidden_address_is_refused(answer: list[str]) -> None:
     with pytest.raises(ForbiddenUrlError):
         await Guard(Names(answer)).resolve(parse_url("https://api.example.com/"))
 
@@ -172,7 +174,7 @@ def test_host_entries_cover_only_matching_names(host: str) -> None:
      "a[b]@ https://x.org", "${HOME}", "a==${HOME}", "a; python_version<'${X}'", "a==1 --hash=sha256:00",
      "a\x00", "\ufeffa", "\u0430", "\uff41", "a/b", "a%2fb", "https://x.org/a.whl", "a @ C:\\a.whl", "a,b", "a b"],
 )  # fmt: skip
-def test_a_requirement_is_a_name_and_versions_and_no_more(text: str) -> None:
+def test_a_requirement_contains_only_a_name_and_versions(text: str) -> None:
     assert problem_of(text)
 
 
@@ -187,7 +189,7 @@ def test_requirements_for_uv_are_one_equivalent_line(text: str) -> None:
     assert problem_of(line) == ""
 
 
-def test_names_of_encodings_do_not_pile_up() -> None:
+def test_invalid_encoding_names_are_not_cached() -> None:
     before = len(encodings._cache)
     for number in range(20):
         assert encoding_of(f"{number}" + "x" * 60_000) == ""

@@ -1,4 +1,4 @@
-"""Requests to the proxy of a call: what is read, and what the server is sent."""
+"""Requests to the proxy of a call, and their rewritten form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_request_is_rewritten_for_its_host() -> None:
     )
 
 
-def test_a_tunnel_sends_nothing_of_its_own() -> None:
+def test_the_head_of_a_tunnel_request_is_not_forwarded() -> None:
     request = read_request(head("CONNECT api.example.com:443 HTTP/1.1", "Host: whatever"))
     assert (request.tunnel, request.head) == (True, b"")
     assert (request.target.host, request.target.port) == ("api.example.com", 443)
@@ -74,7 +74,7 @@ def test_ambiguous_request_heads_are_refused(lines: list[str]) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_a_defect(data: bytes) -> None:
+def test_any_bytes_result_in_a_request_or_an_error(data: bytes) -> None:
     try:
         request = read_request(b"GET http://a.b/ HTTP/1.1\r\n" + data + b"\r\n\r\n")
     except (ProxyError, StrataError):

@@ -24,7 +24,7 @@ from strata.tool_runner.convert import sandbox as convert
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 WHOLE = st.integers(1, 1 << 40)
 SECONDS = st.floats(0.001, 1e6)
-# From the fields, so that a new one is asked for, too.
+# Derived from the fields, so that a new field is included.
 LIMITS = st.fixed_dictionaries(
     {field.name: SECONDS if field.type == "float" else WHOLE for field in fields(Limits)}
 ).map(lambda limits: Limits(**limits))  # type: ignore[arg-type]
@@ -56,20 +56,20 @@ DEFAULTS = SandboxRun("def f(): pass", "f")
 
 
 @given(RUNS)
-def test_a_call_arrives_as_it_was_sent(run: SandboxRun) -> None:
+def test_a_call_is_unchanged_after_conversion(run: SandboxRun) -> None:
     sent = run_to_proto(run).SerializeToString()
     assert convert.to_run(pb.RunCodeRequest.FromString(sent)) == run
 
 
 @given(RESULTS)
-def test_a_result_arrives_as_it_was_found(result: RunResult) -> None:
+def test_a_result_is_unchanged_after_conversion(result: RunResult) -> None:
     sent = convert.result_to_proto(result).SerializeToString()
     assert to_result(pb.RunCodeResponse.FromString(sent)) == result
 
 
-def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
-    """So that a field that is added later cannot be forgotten on the wire."""
-    # Whether code can ask questions follows from the method that is called.
+def test_the_generators_cover_every_field_of_calls_and_results() -> None:
+    """A field added later cannot be forgotten in the conversion."""
+    # Whether code can ask questions depends on the method that is called.
     assert {field.name for field in fields(SandboxRun)} - {"answerer"} == {
         *("source", "function", "arguments_json", "environment", "hosts", "packages", "limits"),
         "minimum",
@@ -81,20 +81,20 @@ def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-def test_a_limit_that_is_none_is_refused(name: str) -> None:
+def test_a_missing_limit_is_refused(name: str) -> None:
     without = run_to_proto(DEFAULTS)
     without.limits.ClearField(name)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=f"limits.{name}"):
         convert.to_run(without)
 
 
-def test_limits_that_are_no_numbers_are_refused() -> None:
+def test_limits_that_are_not_numbers_are_refused() -> None:
     request = run_to_proto(replace(DEFAULTS, limits=replace(Limits(), wall_seconds=float("nan"))))
     with pytest.raises(InvalidArgumentError, match="wall_seconds"):
         convert.to_run(request)
 
 
-def test_levels_of_another_release_are_not_believed() -> None:
+def test_isolation_levels_of_another_release_are_refused() -> None:
     assert to_isolation(99) is Isolation.NONE
     request = run_to_proto(DEFAULTS)
     request.minimum = 99  # type: ignore[assignment]

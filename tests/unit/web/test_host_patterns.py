@@ -17,7 +17,7 @@ NAMES = st.lists(LABELS, min_size=2, max_size=4).map(".".join)
 @pytest.mark.parametrize(
     "host", ["api.example.com", "*.example.com", "xn--bcher-kva.example", "a_b.c"]
 )
-def test_names_are_taken(host: str) -> None:
+def test_valid_host_names_are_accepted(host: str) -> None:
     assert problem_of(host) == ""
 
 
@@ -31,7 +31,7 @@ def test_names_are_taken(host: str) -> None:
         "-a.com", "a-.com", "a" * 64 + ".com", "a." * 130 + "com", "a.com\0",
     ],
 )  # fmt: skip
-def test_everything_else_is_refused(host: str) -> None:
+def test_every_other_host_is_refused(host: str) -> None:
     assert problem_of(host)
 
 
@@ -45,11 +45,11 @@ def test_everything_else_is_refused(host: str) -> None:
         "*.default.svc", "*.svc.cluster.local",
     ],
 )  # fmt: skip
-def test_metadata_services_are_refused_as_hosts_and_below_stars(host: str) -> None:
+def test_metadata_services_are_refused_as_hosts_and_wildcards(host: str) -> None:
     assert "metadata service" in problem_of(host)
 
 
-def test_other_internal_names_and_look_alikes_are_taken() -> None:
+def test_other_internal_names_and_look_alikes_are_accepted() -> None:
     for host in ("wiki.corp.internal", "*.corp.internal", "metadata.example.com", "goog.example"):
         assert problem_of(host) == ""
 
@@ -65,7 +65,7 @@ def test_accepted_hosts_are_names_that_urls_parse_to(host: str) -> None:
 
 @settings(max_examples=30)
 @given(NAMES, NAMES)
-def test_an_entry_stands_for_itself_and_one_with_a_star_for_all_below(a: str, b: str) -> None:
+def test_an_entry_matches_itself_and_a_wildcard_matches_subdomains(a: str, b: str) -> None:
     assert covers(a, a)
     assert covers(a, b) == (a == b)
     assert covers(f"*.{a}", f"{b}.{a}")

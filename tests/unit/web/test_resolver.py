@@ -1,4 +1,4 @@
-"""Names that hang delay the names of their own project alone."""
+"""Hanging lookups delay only their own project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRY = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 443))
 
 
 class NameServer:
-    """In the place of `socket.getaddrinfo`: names that begin with "hang" get no answer."""
+    """Replaces `socket.getaddrinfo`: names that begin with "hang" get no answer."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -66,18 +66,18 @@ async def test_hanging_names_of_one_project_do_not_delay_another_project(
     assert await resolve(resolver, "quiet", "well.example") == ["93.184.216.34"]
 
 
-async def test_threads_of_hanging_names_serve_again_once_they_returned(
+async def test_threads_are_reused_after_a_hanging_lookup_returns(
     resolver: SystemResolver, name_server: NameServer
 ) -> None:
     hanging = [resolve(resolver, "noisy", f"hang{number}.example") for number in range(8)]
     await asyncio.gather(*hanging, return_exceptions=True)
     name_server.released.set()
     assert await resolve(resolver, "noisy", "well.example") == ["93.184.216.34"]
-    # Look-ups whose callers had left were not started.
+    # Look-ups whose callers had been cancelled were not started.
     assert len(name_server.asked) < 9
 
 
-async def test_name_without_an_answer_is_an_error_of_the_url(resolver: SystemResolver) -> None:
+async def test_a_name_without_an_answer_is_a_fetch_error(resolver: SystemResolver) -> None:
     guard = Guard(resolver)
     with pytest.raises(FetchError, match=r"gave no address of hang\.example in time"):
         await guard.resolve(parse_url("https://hang.example/"))

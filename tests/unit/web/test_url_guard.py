@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - look-alikes are what some of this is about
-"""Which URLs are let through: URLs of public and internal addresses, and spellings of them."""
+"""The guard of URLs: public and internal addresses in all spellings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PUBLIC = "93.184.216.34"
 
 
 class Names:
-    """A resolver that knows some names, gives others a public address, and counts questions."""
+    """A resolver with some names, and a public address for others; records questions."""
 
     def __init__(self, **answers: Sequence[str]) -> None:
         self.answers = {
@@ -39,7 +39,7 @@ async def resolve(url: str, resolver: Names | None = None, **options: object) ->
     return [str(address) for address in await guard.resolve(parse_url(url))]
 
 
-# Every one of these is refused before any resolver is asked.
+# Every one of these is refused before any look-up.
 BAD_URLS = {
     "loopback": "http://127.0.0.1/",
     "loopback elsewhere in its network": "http://127.8.9.10/",
@@ -190,7 +190,7 @@ BAD_URLS = {
 
 
 @pytest.mark.parametrize("url", BAD_URLS.values(), ids=BAD_URLS.keys())
-async def test_a_bad_url_is_refused_before_any_resolver_is_asked(url: str) -> None:
+async def test_an_invalid_url_is_refused_without_resolving_its_name(url: str) -> None:
     resolver = Names()
 
     with pytest.raises(ForbiddenUrlError):
@@ -217,7 +217,7 @@ async def test_a_bad_url_is_refused_before_any_resolver_is_asked(url: str) -> No
         ("https://0x7f.example.com/", "https://0x7f.example.com/"),
     ],
 )
-async def test_a_good_url_has_one_spelling(url: str, canonical: str) -> None:
+async def test_a_valid_url_has_one_canonical_form(url: str, canonical: str) -> None:
     assert parse_url(url).url == canonical
     assert await resolve(url)
 
@@ -266,7 +266,7 @@ async def test_a_failed_resolution_is_a_readable_error() -> None:
         await Guard(failing).resolve(parse_url("https://example.com/"))
 
 
-async def test_a_name_with_countless_addresses_is_refused() -> None:
+async def test_a_name_with_too_many_addresses_is_refused() -> None:
     addresses = [f"93.184.{number}.34" for number in range(100)]
     with pytest.raises(FetchError, match="too many"):
         await resolve("https://many.example.com/", Names(many_example_com=addresses))
@@ -304,7 +304,7 @@ async def test_a_private_network_is_reached_only_if_allowed() -> None:
         "nonsense",
     ],
 )
-def test_no_setting_opens_the_metadata_of_clouds(network: str) -> None:
+def test_no_setting_allows_cloud_metadata_services(network: str) -> None:
     with pytest.raises(ValueError, match=r"allowed|appear"):
         Guard(Names(), private_networks=[network])
 
@@ -330,7 +330,7 @@ async def test_ports_are_opened_by_name() -> None:
         ("http://other.example.com", "http://other.example.com/"),
     ],
 )
-def test_a_redirect_is_joined(location: str, expected: str) -> None:
+def test_a_redirect_location_is_resolved_against_the_url(location: str, expected: str) -> None:
     assert parse_url("https://example.com/a/page").join(location).url == expected
 
 
@@ -349,7 +349,7 @@ def test_a_redirect_is_checked_like_a_url(location: str) -> None:
         parse_url("https://example.com/").join(location)
 
 
-async def test_urls_of_the_operator_may_lead_anywhere() -> None:
+async def test_urls_of_the_operator_may_have_private_addresses() -> None:
     trusting = Trusting(Names(searxng=["10.0.0.7"]))
 
     assert [str(a) for a in await trusting.resolve(parse_url("http://searxng:8080/"))] == [
@@ -434,7 +434,7 @@ async def test_no_ipv6_form_carries_a_forbidden_address(
 @given(st.ip_addresses())
 @example(ipaddress.ip_address("192.88.99.1"))
 @settings(max_examples=1000)
-def test_nothing_is_public_that_python_does_not_hold_for_global(
+def test_every_public_address_is_global_for_python(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     if is_public(address):
@@ -445,7 +445,7 @@ def test_nothing_is_public_that_python_does_not_hold_for_global(
 
 @given(st.ip_addresses(v=4))
 @settings(max_examples=200)
-def test_every_global_ipv4_address_is_public_but_for_a_few(
+def test_every_global_ipv4_address_is_public_with_few_exceptions(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     assume(address.is_global and not address.is_multicast)
@@ -455,7 +455,7 @@ def test_every_global_ipv4_address_is_public_but_for_a_few(
 
 
 @given(st.ip_addresses(network="2000::/3"))
-def test_global_unicast_is_public(
+def test_global_unicast_ipv6_addresses_are_public(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     special = ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
@@ -464,7 +464,7 @@ def test_global_unicast_is_public(
 
 
 @given(st.text(max_size=80) | st.from_regex(r"https?://[^/]{0,30}(/.*)?", fullmatch=True))
-async def test_any_text_is_read_or_refused_and_never_leads_inside(text: str) -> None:
+async def test_any_url_is_parsed_or_refused_and_never_reaches_private_addresses(text: str) -> None:
     resolver = Names()
     try:
         target = parse_url(text)
@@ -477,7 +477,7 @@ async def test_any_text_is_read_or_refused_and_never_leads_inside(text: str) -> 
 
 
 @given(st.lists(st.ip_addresses().map(str), max_size=5))
-def test_addresses_pass_together_or_not_at_all(texts: list[str]) -> None:
+def test_addresses_are_accepted_together_or_not_at_all(texts: list[str]) -> None:
     public = [is_public(ipaddress.ip_address(text)) for text in texts]
     if texts and all(public):
         assert {str(a) for a in check_addresses(texts)} == {
@@ -488,7 +488,7 @@ def test_addresses_pass_together_or_not_at_all(texts: list[str]) -> None:
             check_addresses(texts)
 
 
-def test_networks_are_read() -> None:
+def test_network_settings_are_parsed() -> None:
     assert [str(network) for network in read_networks([" 10.0.0.1 ", "fd12::/48"])] == [
         "10.0.0.1/32",
         "fd12::/48",

@@ -42,7 +42,7 @@ TOOL = ToolSchema("look", "Looks something up.", {"type": "object", "properties"
 
 
 class Bound:
-    """A model that is never asked."""
+    """A model that is never called."""
 
 
 def bound(window: int, endpoint: EndpointType = "openai", **more: Any) -> BoundModel:
@@ -66,10 +66,10 @@ def budget(agent: Agent, model: BoundModel, tools: Sequence[ToolSchema] = ()) ->
     system=st.text(max_size=3_000),
     tools=st.integers(0, 5),
 )
-def test_memory_that_fits_always_fits_into_the_model(
+def test_memory_within_its_limit_always_fits_into_the_context_window(
     window: int, most: int | None, endpoint: EndpointType, system: str, tools: int
 ) -> None:
-    """With memory as large as it may become there is still space for messages."""
+    """Memory of the largest allowed size still leaves space for messages."""
     agent, model = agent_with(system), bound(window, endpoint, max_tokens=most)
     schemas = [TOOL] * tools
     computed = budget(agent, model, schemas)
@@ -93,13 +93,13 @@ def test_memory_that_fits_always_fits_into_the_model(
         assert computed.limit.bytes == 0
 
 
-def test_budget_of_an_example_agent() -> None:
+def test_the_budget_subtracts_the_fixed_parts_and_the_share_of_messages() -> None:
     computed = budget(agent_with("x" * 1_000), bound(10_000, max_tokens=2_000), [TOOL])
     # Nine tenths of 8,000 tokens of 3.2 bytes.
     assert computed.usable == 23_040
     assert computed.fixed == 1_000 + 2 + tools_bytes([TOOL]) + METADATA
     assert computed.memory_bytes == 23_040 - 2_304 - computed.fixed
-    # A quarter of the prompt stays free of files.
+    # A quarter of the prompt is kept free of files.
     files_bytes = 23_040 * 3 // 4 - computed.fixed
     assert computed.limit == PromptLimit(
         computed.memory_bytes, files_bytes=files_bytes, max_files_open=5, file_view_chars=15_000
@@ -130,11 +130,11 @@ def test_larger_fixed_parts_leave_less_space_for_memory() -> None:
 
 
 class Died(BaseException):
-    """The process ends here."""
+    """Simulates the death of the process."""
 
 
 async def _accept(agent: Agent) -> None:
-    """Refuses nothing."""
+    """Accepts every change."""
 
 
 @dataclass
@@ -142,13 +142,13 @@ class Services:
     """An agent in one service and its limit in another; calls can fail or be the last ones.
 
     Attributes:
-        agent: As it is stored.
-        limit: What core memory holds it to.
-        used: What its memory takes.
+        agent: The stored agent.
+        limit: Its limit in core memory.
+        used: The size of its memory.
         dies_at: Number of the call at which the process dies, from 0.
         dies_after: It dies after the call had its effect.
-        refuses: What the store says to a change.
-        calls: What was asked, in order.
+        refuses: The error of the store at a change.
+        calls: The calls, in order.
     """
 
     agent: Agent
@@ -161,7 +161,7 @@ class Services:
     calls: list[str] = field(default_factory=list)
 
     def _call(self, name: str) -> bool:
-        """Notes a call; returns whether the process dies once it has had its effect."""
+        """Records a call; returns whether the process dies after its effect."""
         self.calls.append(name)
         dies = len(self.calls) - 1 == self.dies_at
         if dies and not self.dies_after:
@@ -219,7 +219,7 @@ class Services:
 
     @property
     def limits(self) -> PromptLimits:
-        """What is tested."""
+        """The tested object."""
         return PromptLimits(
             cast("AgentStore", self),
             self,
@@ -230,13 +230,13 @@ class Services:
         )
 
     def change(self, request_id: str = "", **patch: Any) -> Agent:
-        """Asks for a change of the agent, and returns how it is then."""
+        """Changes the agent, and returns the stored one."""
         command = UpdateAgent(AgentPatch("agent-1", **patch), RequestKey(request_id))
         return asyncio.run(self.limits.change(command, _accept))
 
     @property
     def right_limit(self) -> PromptLimit | None:
-        """What the agent as it is stored has space for."""
+        """The limit that the stored agent should have."""
         computed = asyncio.run(self.limits.budget(self.agent))
         return computed.limit if computed is not None else None
 
@@ -260,7 +260,7 @@ CONFIGS = st.one_of(
     dies_at=st.integers(0, 3),
     dies_after=st.booleans(),
 )
-def test_crash_at_any_point_never_leaves_a_limit_that_is_too_small(
+def test_a_crash_at_any_point_never_leaves_a_limit_that_is_too_small(
     first: ModelConfig, then: ModelConfig, system: str | None, dies_at: int, dies_after: bool
 ) -> None:
     harness = Services(replace(agent_with(), model=first), None)
@@ -274,7 +274,7 @@ def test_crash_at_any_point_never_leaves_a_limit_that_is_too_small(
     except FailedPreconditionError:
         assert (harness.agent.model, harness.limit) == (first, harness.right_limit)
         return
-    # The client repeats what it has no answer to.
+    # The client repeats a request without an answer.
     harness.dies_at = -1
     harness.change("request-1", model=then, system=system)
     assert harness.agent.model == then
@@ -287,9 +287,7 @@ def test_crash_at_any_point_never_leaves_a_limit_that_is_too_small(
     "refusal",
     [AlreadyExistsError("taken", reason=Reason.NAME_TAKEN), UnavailableError("gone")],
 )
-def test_a_change_that_is_not_stored_leaves_the_old_limit(
-    window: int, refusal: StrataError
-) -> None:
+def test_a_change_that_is_not_stored_keeps_the_old_limit(window: int, refusal: StrataError) -> None:
     harness = services(16_000, refuses=refusal)
     before = harness.limit
     with pytest.raises(type(refusal)):
@@ -298,7 +296,7 @@ def test_a_change_that_is_not_stored_leaves_the_old_limit(
     assert harness.calls == ["raise", "store", "set"]
 
 
-def test_a_model_with_too_small_a_window_is_refused_before_anything_is_stored() -> None:
+def test_a_model_with_too_small_a_context_window_is_refused_before_anything_is_stored() -> None:
     harness = services(16_000, used=20_000)
     with pytest.raises(FailedPreconditionError):
         harness.change(model=ModelConfig(context_window=4_096))

@@ -1,4 +1,4 @@
-"""A loop whose window is full."""
+"""Harnesses with a full window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from unit.agent_loop.loop.model_replies import reply
 
 
 async def filled(turns: int = 12, window: int = 4096, size: int = 400) -> LoopHarness:
-    """A harness whose next turn may have to compact the window."""
+    """Returns a harness whose next turn may have to compact the window."""
     harness = LoopHarness(window_tokens=window)
     for number in range(turns):
         await harness.run(harness.request(f"Question {number} " + "q" * size), reply("a" * size))
@@ -15,7 +15,7 @@ async def filled(turns: int = 12, window: int = 4096, size: int = 400) -> LoopHa
 
 
 async def full() -> LoopHarness:
-    """A harness whose next turn must compact the window, and has not yet."""
+    """Returns a harness whose next turn must compact the window."""
     harness = await filled(8)
     while not harness.recall.swaps:
         before = [*harness.recall.messages], harness.recall.revision, dict(harness.recall.log)

@@ -81,11 +81,11 @@ async def test_a_full_window_is_compacted_before_the_model_is_called() -> None:
     assert shown[2].text.startswith(("Question", "more"))
     assert shown[-1].text.startswith("Last")
     hidden = part.message_count
-    assert f"- {hidden} previous messages" in shown[0].text, "the counts are told anew"
+    assert f"- {hidden} previous messages" in shown[0].text, "the counts are sent again"
     assert harness.recall.commits[-1].system_text == shown[0].text
 
 
-async def test_a_second_summary_takes_in_the_first() -> None:
+async def test_a_second_summary_includes_the_first() -> None:
     harness = await filled(40)
     assert len(harness.recall.swaps) > 1
     transcript = harness.model.summarised[-1].messages[1].text
@@ -97,7 +97,7 @@ async def test_a_second_summary_takes_in_the_first() -> None:
     assert (part.first_sequence, part.first_message_id) == (1, gone[0].id)
 
 
-async def test_a_plain_turn_with_space_asks_for_nothing_more() -> None:
+async def test_a_plain_turn_with_enough_space_makes_no_additional_call() -> None:
     harness = await filled(3)
     assert harness.recall.swaps == []
     assert harness.model.summarised == []
@@ -151,12 +151,12 @@ def VIEW_SIZE(request: Any) -> int:
     return sum(len(message.text) for message in request.messages)
 
 
-async def test_a_user_message_larger_than_the_window_is_answered_nevertheless() -> None:
+async def test_a_user_message_larger_than_the_window_is_truncated_and_answered() -> None:
     harness = LoopHarness(window_tokens=4096)
     sink = await harness.run(harness.request("q" * 100_000), reply("That is long."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert "[truncated" in harness.model.requests[-1].messages[-1].text
-    assert harness.recall.messages[1].text == "q" * 100_000, "what is stored is never cut"
+    assert harness.recall.messages[1].text == "q" * 100_000, "stored messages are never cut"
 
 
 async def test_huge_returns_of_many_calls_fit_a_tiny_window() -> None:
@@ -183,10 +183,10 @@ async def test_pinned_messages_survive_any_number_of_compactions() -> None:
     assert [m.id for m in harness.recall.messages if m.pinned] == pinned
     roles = [m.role for m in harness.recall.messages[:3]]
     assert roles == [MessageRole.SYSTEM, MessageRole.SUMMARY, MessageRole.USER]
-    assert harness.recall.messages[2].id == pinned[0], "pinned ones stand after the summary"
+    assert harness.recall.messages[2].id == pinned[0], "pinned messages follow the summary"
 
 
-async def test_memory_without_space_for_messages_causes_no_summary_each_turn() -> None:
+async def test_memory_without_space_for_messages_causes_no_summary_at_each_turn() -> None:
     harness = await filled(6)
     assert harness.recall.swaps == []
     usable = TokenBudget(harness.ports.tokens, harness.models.settings, harness.agent.id).max_bytes
@@ -204,7 +204,7 @@ async def test_memory_without_space_for_messages_causes_no_summary_each_turn() -
     assert harness.recall.swaps != [], "once there is space, the window is compacted"
 
 
-async def test_pinned_messages_that_fill_the_space_cause_no_summary_each_turn() -> None:
+async def test_pinned_messages_that_fill_the_space_cause_no_summary_at_each_turn() -> None:
     harness = await filled(10)
     before = len(harness.recall.swaps)
     for position, message in enumerate(harness.recall.messages[1:], start=1):
@@ -218,7 +218,7 @@ async def test_pinned_messages_that_fill_the_space_cause_no_summary_each_turn() 
     assert len(harness.recall.swaps) <= before + 1
 
 
-async def test_open_files_are_closed_before_they_take_the_space_of_the_messages() -> None:
+async def test_open_files_are_closed_before_messages_lose_their_space() -> None:
     harness = await filled(4)
     first_question = "Question 0 "
     usable = TokenBudget(harness.ports.tokens, harness.models.settings, harness.agent.id).max_bytes
@@ -232,7 +232,7 @@ async def test_open_files_are_closed_before_they_take_the_space_of_the_messages(
     assert most < usable * 0.75
     shown = harness.model.requests[-1].messages
     assert "nothing is open" in shown[0].text
-    assert first_question in shown[1].text, "no message had to leave"
+    assert first_question in shown[1].text, "no message had to be evicted"
     assert harness.recall.swaps == []
     assert harness.recall.commits[-1].system_text == shown[0].text
 
@@ -284,7 +284,9 @@ async def test_the_configured_summarizer_makes_the_summary_and_its_tokens_are_co
 
 
 @pytest.mark.parametrize(("position", "summaries"), [(1, 2), (-1, 1)])
-async def test_concurrent_pin_is_honoured(position: int, summaries: int) -> None:
+async def test_a_message_pinned_during_the_compaction_is_kept(
+    position: int, summaries: int
+) -> None:
     harness = await full()
     chosen = harness.recall.messages[position].id
 
@@ -299,7 +301,7 @@ async def test_concurrent_pin_is_honoured(position: int, summaries: int) -> None
     sink = await harness.run(harness.request("Last " + "q" * 400), reply("Done."))
 
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    # What was to stay anyway changes nothing in the summary.
+    # A message that was to be kept anyway changes nothing in the summary.
     assert len(harness.model.summarised) == summaries
     assert [m.id for m in harness.recall.messages if m.pinned] == [chosen]
     assert len(harness.recall.swaps) == 1
@@ -338,7 +340,7 @@ async def test_messages_archived_during_the_turn_stay_archived() -> None:
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_newer_attempt_fences_off_the_compaction() -> None:
+async def test_the_compaction_of_a_replaced_attempt_is_refused() -> None:
     harness = await full()
 
     def taken_over(request: Any) -> ModelReply:
@@ -353,7 +355,7 @@ async def test_newer_attempt_fences_off_the_compaction() -> None:
     assert harness.recall.swaps == []
 
 
-async def test_crash_at_any_point_leaves_the_old_or_the_new_window() -> None:
+async def test_a_crash_at_any_point_leaves_the_old_or_the_new_window() -> None:
     points = 0
     while True:
         harness = await full()
@@ -375,7 +377,9 @@ async def test_crash_at_any_point_leaves_the_old_or_the_new_window() -> None:
             await Turn(harness.ports, replace(asked, attempt=2), sink).run()
             assert sink.outcome.stop_reason is StopReason.END_TURN
             _assert_sound(harness, old)
-            assert len(harness.recall.swaps) == 1, "a second dispatch finds it done"
+            assert len(harness.recall.swaps) == 1, (
+                "a second dispatch does not repeat the compaction"
+            )
             assert [m.text for m in harness.recall.messages[-2:]] == [asked_text(asked), "Done."]
         if finished:
             break
@@ -388,7 +392,7 @@ def asked_text(request: Any) -> str:
 
 
 def _assert_sound(harness: LoopHarness, old: set[str]) -> None:
-    """No message is lost: each is in the window or stood for by the summary."""
+    """Asserts that each message is in the window or covered by the summary."""
     shown: list[Message] = harness.recall.messages
     assert len({m.id for m in shown}) == len(shown)
     now = {m.id for m in shown}

@@ -57,7 +57,7 @@ def ids(messages: object) -> list[str]:
 
 
 def with_summary(window: list[Message], planned: Plan) -> list[Message]:
-    """The window after the swap, with a summary as long as it may be."""
+    """Returns the window after the compaction, with a summary of the greatest size."""
     body = SummaryPart("s" * (planned.summary_bytes - 260))
     summary = Message("summary", MessageRole.SUMMARY, (body,))
     return [window[0], summary, *planned.kept]
@@ -75,7 +75,7 @@ def test_plan_is_valid_for_any_history_and_space(
 
     assert planned.evicted
     assert sorted([*ids(planned.evicted), *ids(planned.kept)]) == sorted(ids(body)), (
-        "evicted and kept are all"
+        "every message is either evicted or kept"
     )
     for part in (planned.evicted, planned.kept):
         assert list(part) == sorted(part, key=lambda m: m.sequence), "order is kept"
@@ -84,16 +84,16 @@ def test_plan_is_valid_for_any_history_and_space(
     newest = [m for m in body if m.role is MessageRole.USER][-1]
     assert newest.id in kept, "the newest message of the user stays"
     assert {m.id for m in body if m.pinned} <= kept, "pinned messages stay"
-    assert body[-1].id in kept, "what the model is to answer stays"
+    assert body[-1].id in kept, "the messages that the model has to answer stay"
     earlier = [p for m in window if m.role is MessageRole.SUMMARY for p in m.parts]
-    assert list(planned.earlier) == earlier, "an earlier summary is taken in"
+    assert list(planned.earlier) == earlier, "the new summary includes the earlier one"
 
     system = VIEW.size(window[:1])
     after = with_summary(window, planned)
     fitted = build_request(after, Offer(ToolSet(())), VIEW, max_bytes=system + space)
     removable = plan(after, VIEW, space, chosen)
     assert fitted.whole_size <= system + space or isinstance(removable, Obstacle), (
-        "it fits or nothing can go"
+        "the window fits, or no message can be evicted"
     )
 
 
@@ -130,7 +130,7 @@ def test_random_histories_cover_every_shape() -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(histories().map(unpinned), st.integers(0, 40_000))
-def test_no_reply_is_kept_without_its_question(window: list[Message], space: int) -> None:
+def test_no_reply_is_kept_without_its_user_message(window: list[Message], space: int) -> None:
     planned = plan(window, VIEW, space, SLIDING)
     if isinstance(planned, Obstacle):
         return
@@ -141,11 +141,11 @@ def test_no_reply_is_kept_without_its_question(window: list[Message], space: int
         if rest and any(m.role in INPUTS for m in exchange):
             assert rest[0].role in INPUTS
     first = next(number for number, rest in enumerate(stayed) if rest)
-    assert whole[first:-1] == stayed[first:-1], "only of the exchange under way a part may go"
+    assert whole[first:-1] == stayed[first:-1], "only the current exchange may be evicted in part"
 
 
 def exchanges(messages: list[Message]) -> list[list[Message]]:
-    """The messages by exchange: inputs, and what answers them."""
+    """Returns the messages by exchange: inputs, and their answers."""
     exchange_list: list[list[Message]] = []
     for before, message in zip([None, *messages], messages, strict=False):
         begins = before is None or before.role not in INPUTS
@@ -166,7 +166,7 @@ def test_sliding_window_frees_the_share_that_the_settings_name() -> None:
         assert 1 - share - 0.06 <= left <= 1 - share
 
 
-def test_a_window_with_space_to_spare_is_left_alone() -> None:
+def test_a_window_with_enough_space_is_unchanged() -> None:
     window = talk(3)
     assert plan(window, VIEW, 10_000, SLIDING) is Obstacle.SPACE_IS_FREE
 
@@ -178,7 +178,7 @@ def test_mode_all_keeps_only_the_current_exchange() -> None:
     assert ids(planned.kept) == ["m11"]
 
 
-def test_obstacle_says_why_nothing_leaves() -> None:
+def test_the_obstacle_is_the_reason_why_nothing_is_compacted() -> None:
     window = talk(3)
     pinned = [replace(message, pinned=True) for message in window]
     assert plan(window[:3], VIEW, 10_000, ALL) is Obstacle.NO_OLDER_EXCHANGE
@@ -188,7 +188,7 @@ def test_obstacle_says_why_nothing_leaves() -> None:
     assert plan(pinned, VIEW, 700, ALL, forced=True) is Obstacle.OLDER_MESSAGES_PINNED
 
 
-def test_next_turn_ends_the_exchange_before_it() -> None:
+def test_the_next_turn_makes_the_last_exchange_an_older_one() -> None:
     window = talk(3)
     planned = plan_of_next_turn(window, VIEW, 10_000, ALL)
     assert isinstance(planned, Plan)
@@ -236,7 +236,7 @@ def test_summary_gets_the_free_space_and_a_minimum() -> None:
 
 
 @pytest.mark.parametrize("space", [-5_000.0, 0.0])
-def test_without_any_space_the_newest_unit_stays(space: float) -> None:
+def test_without_space_the_newest_unit_is_kept(space: float) -> None:
     planned = plan([*talk(4), text_message(MessageRole.USER, "now", 9)], VIEW, space, SLIDING)
     assert isinstance(planned, Plan)
     assert ids(planned.kept) == ["m9"]

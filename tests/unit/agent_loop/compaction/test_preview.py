@@ -94,7 +94,7 @@ def test_every_message_has_an_outcome_and_tokens() -> None:
     assert 0 <= preview.tokens_kept + freed - preview.tokens_before <= 2
 
 
-def test_without_a_plan_all_is_kept() -> None:
+def test_without_a_model_every_message_is_kept() -> None:
     request = next_request(message(MessageRole.SUMMARY, "before"), *exchange("now"), bound=False)
     token_budget = request.token_budget(TokenEstimator())
     preview = preview_of(request, token_budget, plan_on_request(request, token_budget))

@@ -43,7 +43,7 @@ Answer = str | Exception | None
 
 @dataclass
 class Chat:
-    """A model that answers by a function; None means that it never does."""
+    """A model that answers by a function; None for one that never answers."""
 
     answer: Callable[[ModelRequest], Answer]
     window: int = 32_000
@@ -66,7 +66,7 @@ class Chat:
 
     @property
     def transcripts(self) -> list[str]:
-        """The transcripts that it got."""
+        """The transcripts that it received."""
         return [request.messages[1].text for request in self.requests]
 
 
@@ -147,7 +147,7 @@ def replace_handle(chat: Chat) -> BoundModel:
     return BoundModel(bound.chat, replace(bound.settings, handle="other/model", model="o"))
 
 
-async def test_summarizer_is_asked_first_with_the_whole_transcript() -> None:
+async def test_the_summarizer_is_called_first_with_the_whole_transcript() -> None:
     other, own = Chat(says("- Short.")), Chat(says("- Own."))
     made = await summarise(own, other, earlier=[SummaryPart("They met.")])
 
@@ -168,7 +168,7 @@ async def test_the_agents_own_prompt_is_used_as_it_is() -> None:
     assert own.requests[0].messages[0].text == "Sum up {limit}."
 
 
-async def test_the_summarizer_is_called_with_settings_of_its_own() -> None:
+async def test_the_summarizer_is_called_with_its_own_settings() -> None:
     chosen = ModelConfig(temperature=0.1, max_output_tokens=700)
     agent = agent_with(model="other/model", model_settings=chosen)
     models = Models({"other/model": replace_handle(Chat(says("- x")))})
@@ -202,7 +202,7 @@ async def test_the_acknowledgement_stands_between_the_prompt_and_the_messages(
     assert "question 0" in messages[-1].text
 
 
-def test_settings_for_once_can_turn_the_acknowledgement_off() -> None:
+def test_settings_of_a_single_compaction_can_turn_off_the_acknowledgement() -> None:
     agents = CompactionSettings("m", prompt_acknowledgement=True)
     assert CompactionSettings(prompt_acknowledgement=False).over(agents) == replace(
         agents, prompt_acknowledgement=False
@@ -220,7 +220,9 @@ def test_settings_for_once_can_turn_the_acknowledgement_off() -> None:
         ModelErrorKind.CUT_OFF,
     ],
 )
-async def test_when_the_summarizer_fails_the_agents_model_is_asked(kind: ModelErrorKind) -> None:
+async def test_if_the_summarizer_fails_the_model_of_the_agent_is_called(
+    kind: ModelErrorKind,
+) -> None:
     made = await summarise(Chat(says("- Own.")), Chat(fails(kind)))
     assert (made.text, made.rung) == ("- Own.", "agent")
 
@@ -238,7 +240,7 @@ async def test_blank_summary_is_not_used() -> None:
     counted: list[Usage] = []
     made = await summarise(Chat(says("- Own.")), Chat(says("  \n ")), counted=counted)
     assert (made.text, made.rung) == ("- Own.", "agent")
-    assert counted == [USAGE, USAGE], "what was paid for is counted"
+    assert counted == [USAGE, USAGE], "all used tokens are counted"
 
 
 async def test_long_transcript_is_halved_and_summaries_are_summarised() -> None:
@@ -268,7 +270,7 @@ async def test_a_refusal_for_length_is_answered_by_halves_too() -> None:
     assert (made.text, made.rung) == ("- ReplyPart.", "chunks")
 
 
-async def test_a_model_too_small_for_any_half_leads_to_the_extract() -> None:
+async def test_the_extract_is_used_if_no_half_fits_the_model() -> None:
     own = Chat(fails(ModelErrorKind.CONTEXT_OVERFLOW))
     made = await summarise(own, messages=talk(8))
     assert made.rung == "extract"
@@ -276,7 +278,7 @@ async def test_a_model_too_small_for_any_half_leads_to_the_extract() -> None:
 
 
 @pytest.mark.parametrize("kind", list(ModelErrorKind))
-async def test_extract_is_used_if_all_models_fail(kind: ModelErrorKind) -> None:
+async def test_an_extract_is_used_if_all_models_fail(kind: ModelErrorKind) -> None:
     made = await summarise(Chat(fails(kind)), Chat(fails(kind)), earlier=[SummaryPart("They met.")])
 
     assert made.rung == "extract"
@@ -291,7 +293,7 @@ async def test_extract_is_used_without_any_model() -> None:
     assert (await summarise(None)).rung == "extract"
 
 
-async def test_models_that_never_answer_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_models_that_do_not_answer_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(request: ModelRequest) -> None:
         put_forward(summarizer.CALL_SECONDS)
 
@@ -319,7 +321,7 @@ async def test_a_summary_that_is_too_long_is_clipped() -> None:
 
 
 @given(st.text(max_size=300), st.integers(0, 300))
-def test_a_clipped_text_is_never_longer_than_asked_for(text: str, limit: int) -> None:
+def test_a_clipped_text_never_exceeds_the_limit(text: str, limit: int) -> None:
     cut = clip(text, limit)
     assert len(cut) <= limit
     assert cut == text or cut.endswith(CLIP_MARK) or limit <= len(CLIP_MARK)
@@ -333,7 +335,7 @@ def test_an_extract_is_never_empty_nor_too_long(
     earlier = [SummaryPart(text) for text in before]
     text = extract(window[1:], earlier, "UTC", limit)
     assert 0 < len(text) <= limit
-    assert text == extract(window[1:], earlier, "UTC", limit), "it is deterministic"
+    assert text == extract(window[1:], earlier, "UTC", limit), "the result is deterministic"
 
 
 @settings(deadline=None, max_examples=40)
@@ -369,7 +371,7 @@ def test_long_texts_and_returns_are_cut_in_the_middle() -> None:
     assert len(returned["content"]) < 1600
 
 
-async def test_the_summarizer_is_asked_with_the_keys_of_agent_and_project() -> None:
+async def test_the_summarizer_is_called_with_the_keys_of_agent_and_project() -> None:
     sealed = SealedKey("other", "agent-1", b"sealed")
     agent = replace(agent_with(model="other/model"), model_keys=(sealed,))
     models = Models({"other/model": replace_handle(Chat(says("- x")))})

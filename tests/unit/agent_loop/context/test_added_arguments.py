@@ -56,7 +56,7 @@ def tool(**properties: Any) -> Tool:
     indent=st.sampled_from([None, 2]),
     ascii_only=st.booleans(),
 )
-def test_streamed_arguments_are_those_that_are_stored(
+def test_streamed_arguments_equal_the_stored_ones(
     arguments: dict[str, Any], thought: str, size: int, indent: int | None, ascii_only: bool
 ) -> None:
     whole = {"thinking": thought, **arguments}
@@ -73,7 +73,7 @@ def test_streamed_arguments_are_those_that_are_stored(
 
 
 @given(text=st.text(), size=st.integers(1, 5))
-def test_text_that_is_not_an_object_is_left_to_the_check_of_arguments(text: str, size: int) -> None:
+def test_text_that_is_not_an_object_is_passed_on_unchanged(text: str, size: int) -> None:
     stream = ArgumentsStream(BOTH)
     pieces = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
     if not text.lstrip().startswith("{"):
@@ -83,7 +83,7 @@ def test_text_that_is_not_an_object_is_left_to_the_check_of_arguments(text: str,
 
 
 @given(arguments=st.dictionaries(st.text(), VALUES, max_size=4), thought=st.text(min_size=1))
-def test_call_that_is_shown_again_is_the_call_that_the_model_wrote(
+def test_a_stored_call_is_shown_as_the_model_wrote_it(
     arguments: dict[str, Any], thought: str
 ) -> None:
     kept = {name: value for name, value in arguments.items() if name not in BOTH}
@@ -102,7 +102,7 @@ def test_signed_reasoning_is_not_the_thought_of_a_call() -> None:
     assert json.loads(call.arguments) == {"thinking": ""}
 
 
-def test_parameter_of_the_tool_itself_is_neither_added_nor_taken_out() -> None:
+def test_a_parameter_of_the_tool_itself_is_neither_added_nor_removed() -> None:
     own = tool(thinking={"type": "integer"}, q={"type": "string"})
     offered = with_added(own, thoughts=True, heartbeat=True).parameters
     assert offered["properties"]["thinking"] == {"type": "integer"}
@@ -143,7 +143,7 @@ def test_unsigned_reasoning_of_a_model_is_not_the_thought_of_a_call() -> None:
     assert json.loads(own.tool_calls[0].arguments) == {"thinking": ""}
 
 
-def test_thought_with_a_nul_stays_a_thought() -> None:
+def test_a_nul_character_is_removed_from_a_thought() -> None:
     reply = ModelReply((thought_part("a\0b"),), (), FinishReason.STOP, Usage(), "m")
     (part,) = tidy(reply, ()).content
     assert is_thought(part)
@@ -158,7 +158,7 @@ def test_half_a_surrogate_pair_is_replaced_in_arguments_and_thoughts() -> None:
     (taken.call.arguments + taken.thought).encode()
 
 
-def test_a_tool_with_a_heartbeat_of_its_own_is_shown_its_value() -> None:
+def test_a_heartbeat_parameter_of_the_tool_itself_is_kept() -> None:
     call = ToolCall("1", "look", '{"request_heartbeat": true}')
     taken = take_out(call, added_names(tool(request_heartbeat={}), thoughts=False), heartbeat=True)
     assert taken.call.request_heartbeat is None

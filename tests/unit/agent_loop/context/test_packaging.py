@@ -39,7 +39,7 @@ def user(*texts: str, **fields: Any) -> Message:
 
 
 def shown(view: View, message: Message) -> str:
-    """The text that the model reads of a message."""
+    """Returns the text of a message in the request."""
     [chat] = view.chat(message)
     [part] = chat.content
     assert isinstance(part, TextPart)
@@ -131,7 +131,7 @@ def test_packed_message_has_location_and_name_in_place_of_a_prefix() -> None:
     assert (body["location"], body["name"]) == ("Lisbon, Portugal", "Ada")
 
 
-def test_packed_message_without_a_time_leaves_it_out() -> None:
+def test_a_packed_message_without_a_time_omits_it() -> None:
     body = json.loads(shown(PACKED, user("Hi", create_time=None)))
     assert body == {"type": "user_message", "message": "Hi"}
 
@@ -150,7 +150,7 @@ def test_messages_of_other_roles_are_not_packed(role: MessageRole) -> None:
     assert PACKED.chat(message) == RAW.chat(message)
 
 
-def test_images_follow_the_packed_text_and_alone_stay_as_they_are() -> None:
+def test_images_follow_the_packed_text_and_messages_of_images_only_are_not_packed() -> None:
     image = ImagePart("image/png", data=b"x")
     mixed = Message("message-1", MessageRole.USER, (image, TextPart("See")), create_time=NOW)
     [chat] = PACKED.chat(mixed)
@@ -173,5 +173,5 @@ def test_packed_message_that_is_cut_to_fit_stays_json() -> None:
     assert len(text.text) < 1_000 + MIN_PIECE_BYTES
 
 
-def test_size_of_a_packed_message_is_its_size_as_sent() -> None:
+def test_the_size_of_a_packed_message_counts_the_packing() -> None:
     assert PACKED.size([user("Hi")]) > RAW.size([user("Hi")])

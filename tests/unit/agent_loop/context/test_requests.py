@@ -92,7 +92,7 @@ def test_shortened_request_keeps_pairs_and_the_newest_messages(
 
 
 def _shows(chat: ChatMessage, message: Message) -> bool:
-    """Whether a message is shown, whole or cut."""
+    """Returns whether a message is shown, complete or truncated."""
     kept = chat.text.partition("... [truncated")[0]
     return chat.role is ChatRole.USER and bool(chat.text) and message.text.startswith(kept)
 
@@ -132,7 +132,7 @@ def test_arguments_that_are_cut_stay_json() -> None:
 
 @settings(deadline=None)
 @given(st.text(), st.integers(200, 3000))
-def test_cut_returns_stay_json_and_say_how_much_is_missing(text: str, limit: int) -> None:
+def test_truncated_returns_stay_json_and_state_the_omitted_size(text: str, limit: int) -> None:
     content = package(ToolStatus.OK, text, NOW, "UTC")
     cut = cut_return(content, limit)
 
@@ -159,7 +159,7 @@ def test_limit_of_a_return_grows_with_the_window(window: int, limit: int) -> Non
     assert return_limit(window) == limit
 
 
-def test_roles_names_images_and_unknown_parts() -> None:
+def test_names_images_and_unknown_parts_are_converted() -> None:
     assert VIEW.chat(text_message(MessageRole.USER, "Hi.", name="Ada"))[0].text == "Ada: Hi."
     image = ImagePart("image/png", "id", 640, 480, 9, alt_text="A cat.")
     message = Message("message-1", MessageRole.USER, (image,))
@@ -213,7 +213,7 @@ def test_returns_of_a_step_fit_into_one_message(shapes: list[tuple[int, str]]) -
 
 
 def pictures(count: int, size: int = 100, *, pixels: int = 100) -> list[Message]:
-    """A window in which each message of the user shows an image and is answered."""
+    """Returns a window in which each message of the user has an image and a reply."""
     window = [text_message(MessageRole.SYSTEM, "s")]
     for number in range(count):
         image = ImagePart("image/png", f"id-{number}", pixels, pixels, size)

@@ -21,7 +21,7 @@ NONE = ToolSet(())
 
 
 def sized_message(number: int, role: MessageRole, size: int, tokens: int = 0) -> Message:
-    """A message; with `tokens`, a reply to a prompt of so many."""
+    """Returns a message; with `tokens`, a reply to a prompt of that size."""
     message = Message(f"m{number}", role, (TextPart("x" * size),), sequence=number)
     if not tokens:
         return message
@@ -39,7 +39,7 @@ def test_count_of_a_shortened_prompt_is_not_overrated() -> None:
         sized_message(0, MessageRole.SYSTEM, 8_000),
         sized_message(1, MessageRole.USER, 400),
         sized_message(2, MessageRole.ASSISTANT, 100, tokens=2_100),
-        # 24,000 bytes of which the model was shown a part: by this count eight bytes a token.
+        # 24,000 bytes of which the model got a part: this count gives eight bytes a token.
         sized_message(3, MessageRole.TOOL, 0),
         sized_message(4, MessageRole.USER, 23_500),
         sized_message(5, MessageRole.ASSISTANT, 100, tokens=4_000),
@@ -65,7 +65,7 @@ def test_the_newest_counts_decide_where_the_text_becomes_denser() -> None:
         sized_message(number, MessageRole.ASSISTANT, 4_000, tokens=1_000 * number * number)
         for number in range(1, 6)
     ]
-    # Of 20,000 bytes the newest count makes 25,000 tokens.
+    # By the newest count, 20,000 bytes are 25,000 tokens.
     assert read(*window).ratio == pytest.approx(0.8)
 
 
@@ -83,7 +83,7 @@ def test_counts_before_the_summary_are_ignored() -> None:
 
 
 def test_counts_under_a_longer_system_message_are_ignored() -> None:
-    """Files were closed between the two: the first count is of a prompt that is gone."""
+    """Files were closed in between: the first count is that of an earlier prompt."""
     window = [
         sized_message(0, MessageRole.SYSTEM, 4_000),
         sized_message(1, MessageRole.ASSISTANT, 100, tokens=7_000),

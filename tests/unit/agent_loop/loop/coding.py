@@ -1,4 +1,4 @@
-"""A test tool whose code calls other tools, which its arguments name."""
+"""A test tool whose arguments name the tools that its code calls."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CODE = "run_code_with_tools"
 
 
 class CodingTools(Tools):
-    """The tools of the harness, and one whose code calls them one after the other.
+    """The tools of the harness, and one whose code calls them in order.
 
     Attributes:
-        answers: What the calls of code came to.
+        answers: The results of the nested calls.
     """
 
     def __init__(self, inner: Tools, harness: LoopHarness) -> None:
@@ -47,7 +47,7 @@ class CodingTools(Tools):
         self.toolset = ToolSet((*inner.toolset.tools, code))
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
-        """Runs calls as the others do, and those of code by asking for what it calls."""
+        """Runs calls; for a call of code, runs its nested calls."""
         for call in batch.calls:
             if call.name not in CODE_TOOLS:
                 async for event in super().execute(replace(batch, calls=[call])):
@@ -67,7 +67,7 @@ class CodingTools(Tools):
 def coding_harness(
     *rules: ToolRule, tools: Sequence[str] = ("keyed", "reads", "acts")
 ) -> tuple[LoopHarness, CodingTools]:
-    """A harness whose agent has such a tool."""
+    """Returns a harness whose agent has such a tool."""
     harness = LoopHarness()
     coding = CodingTools(harness.tools, harness)
     harness.tools = coding
@@ -77,7 +77,7 @@ def coding_harness(
 
 
 def coded(harness: LoopHarness, *calls: str | Sequence[str]) -> ModelReply:
-    """A reply: names are calls of tools, lists are calls of code that calls these."""
+    """Returns a reply: names are tool calls, lists are calls of code with these nested calls."""
     ids = [call.id for call in harness.calls(*["x"] * len(calls)).tool_calls]
     made = (
         ToolCall(call_id, call, "{}")
@@ -89,7 +89,7 @@ def coded(harness: LoopHarness, *calls: str | Sequence[str]) -> ModelReply:
 
 
 def nested(harness: LoopHarness) -> list[NestedCall]:
-    """The calls of code that the window tells of."""
+    """Returns the nested calls in the window."""
     returns = (
         tool_return for message in harness.recall.messages for tool_return in message.tool_returns
     )
@@ -97,5 +97,5 @@ def nested(harness: LoopHarness) -> list[NestedCall]:
 
 
 def errors(coding: CodingTools) -> list[Any]:
-    """Why calls of code failed; None for those that did not."""
+    """Returns the errors of the nested calls; None for successful ones."""
     return [answer.error for answer in coding.answers]

@@ -24,14 +24,14 @@ from unit.agent_loop.loop.loop_harness import LoopHarness
 
 
 def gated_harness(*names: str, **fields: Any) -> LoopHarness:
-    """A harness in which calls of these tools wait for a person."""
+    """Returns a harness in which calls of these tools need approval."""
     harness = LoopHarness(**fields)
     change_tools(harness, *names)
     return harness
 
 
 def change_tools(harness: LoopHarness, *names: str, version: str = "1") -> None:
-    """Sets which tools wait for a person, and the version of all tools."""
+    """Sets which tools need approval, and the version of all tools."""
     harness.tools.toolset = ToolSet(
         tuple(
             replace(tool, requires_approval=tool.name in names, version=version)
@@ -41,7 +41,7 @@ def change_tools(harness: LoopHarness, *names: str, version: str = "1") -> None:
 
 
 def asked(harness: LoopHarness) -> ApprovalRequest:
-    """The one request that is open."""
+    """Returns the one pending request."""
     [open_request] = open_requests(harness.recall.messages)
     return open_request.request
 
@@ -59,19 +59,19 @@ def answer(request: ApprovalRequest, *decisions: Decision) -> ApprovalResponse:
 
 
 def with_answer(harness: LoopHarness, response: ApprovalResponse, **fields: Any) -> RunRequest:
-    """The run that brings an answer."""
+    """Returns a run with an approval response."""
     return harness.request("", approval=response, **fields)
 
 
 def returns(harness: LoopHarness) -> list[ToolReturn]:
-    """All returns in the window."""
+    """Returns all tool returns in the window."""
     return [
         tool_return for message in harness.recall.messages for tool_return in message.tool_returns
     ]
 
 
 def acts(harness: LoopHarness) -> Counter[str]:
-    """How often each call of `acts` had its effect, over all runs."""
+    """Returns how often each call of `acts` had its effect, over all runs."""
     effects: Counter[str] = Counter()
     for key, times in harness.tools.acted.items():
         effects[key.rpartition("/")[2]] += times
@@ -79,7 +79,7 @@ def acts(harness: LoopHarness) -> Counter[str]:
 
 
 async def until_done(harness: LoopHarness, request: RunRequest, replies: Sequence[Any]) -> Sink:
-    """Dispatches a run again until no process dies."""
+    """Dispatches a run again until its process does not die."""
     attempt = request.attempt
     while True:
         try:
@@ -91,7 +91,7 @@ async def until_done(harness: LoopHarness, request: RunRequest, replies: Sequenc
 
 
 def assert_a_provider_takes_it(harness: LoopHarness) -> None:
-    """What the model is shown has each call answered at once, and no return without its call."""
+    """Asserts that in the model request each call is directly followed by its return."""
     waiting: list[str] = []
     for chat in View(5000).chats(harness.recall.messages):
         if chat.role is ChatRole.TOOL:

@@ -67,7 +67,7 @@ from unit.agent_loop.loop.model_replies import reply
 
 
 class Recall:
-    """A window with the fence of the real one."""
+    """An in-memory recall with the fence of the real one."""
 
     def __init__(self, agent: Agent, system: str, fate: Fate) -> None:
         first = Message(new_id("message"), MessageRole.SYSTEM, (TextPart(system),))
@@ -167,7 +167,7 @@ class Recall:
     def _store(self, messages: Sequence[Message]) -> list[Message]:
         stored = []
         for message in messages:
-            # Answers are asked for their age.
+            # The age of answers matters, so they have a time.
             now = self.now() if message.role is MessageRole.APPROVAL else None
             self.images |= {image.image_id: image.data for image in message.images if image.data}
             parts = tuple(_without_bytes(part) for part in message.parts)
@@ -209,10 +209,10 @@ def _summary(request: ModelRequest) -> ModelReply:
 
 
 class Model:
-    """A model that replies from a list, and remembers what it was asked.
+    """A model that replies from a list, and records its requests.
 
-    What it is asked to summarise is told apart, and answered by `on_summary`. Before it fails,
-    it says `says_before_failure`.
+    Requests for summaries are answered by `on_summary`. Before a failure it streams
+    `says_before_failure`.
     """
 
     def __init__(self, fate: Fate) -> None:
@@ -244,10 +244,10 @@ class Model:
 
 
 class Tools:
-    """Tools that count how often they had an effect.
+    """Tools that count their effects.
 
-    `keyed` has one effect per idempotency key, `reads` has none, `acts` acts each time. Of the
-    tools in `failing` every call is refused. `batches` is what was asked for.
+    `keyed` has one effect per idempotency key, `reads` has none, `acts` acts each time. Every call
+    of the tools in `failing` is refused. `batches` holds the requested calls.
     """
 
     def __init__(self, fate: Fate, clock: ManualClock) -> None:
@@ -330,8 +330,8 @@ class Memory:
     """A memory section that can be set.
 
     Attributes:
-        fitted: Bytes that the section was to be made to fit into, by closing files.
-        without_files: What it is then.
+        fitted: The size limit of the last request to close files, in bytes.
+        without_files: The section after files were closed.
         file: The lines of the one file.
     """
 
@@ -411,7 +411,7 @@ class Models:
 
 
 class Sink:
-    """Keeps events."""
+    """Records events."""
 
     def __init__(self) -> None:
         self.events: list[RunEvent] = []

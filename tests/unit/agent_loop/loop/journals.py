@@ -12,18 +12,18 @@ from strata.shared.tool_catalogue import ToolEffect
 
 
 class Died(BaseException):
-    """The process is gone: nothing after this runs."""
+    """Simulates the death of the process."""
 
 
 class Fate:
-    """Counts the calls to the outside and lets one of them be the last."""
+    """Counts calls to ports and simulates a crash at one of them."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.last: int | None = None
 
     def step(self) -> None:
-        """Dies if the time has come."""
+        """Counts a call; raises `Died` after the last one."""
         self.calls += 1
         if self.last is not None and self.calls > self.last:
             raise Died

@@ -35,7 +35,7 @@ from unit.agent_loop.loop.model_replies import reply
 
 @dataclass
 class LoopHarness:
-    """The loop and everything around it."""
+    """An agent loop with in-memory ports."""
 
     window_tokens: int = 32_000
     fate: Fate = field(default_factory=Fate)
@@ -74,7 +74,7 @@ class LoopHarness:
         self._numbers = itertools.count(1)
 
     def request(self, text: str = "Hi.", **fields: Any) -> RunRequest:
-        """A run that says something."""
+        """Returns a run with a user message."""
         fields.setdefault("run_id", new_id("run"))
         fields.setdefault("attempt", 1)
         inputs = [MessageInput(MessageRole.USER, (TextPart(text),))] if text else []
@@ -93,13 +93,13 @@ class LoopHarness:
         return sink
 
     def calls(self, *names: str, **fields: Any) -> ModelReply:
-        """A reply that calls tools, each call with an id of its own."""
+        """Returns a reply that calls tools, each with a unique id."""
         calls = tuple(ToolCall(f"call_{next(self._numbers)}", name, "{}") for name in names)
         return replace(reply("", **fields), tool_calls=calls)
 
 
 def assert_pairs_are_whole(messages: Sequence[Message]) -> None:
-    """Calls are followed at once by the returns of all of them, in order."""
+    """Asserts that calls are directly followed by all their returns, in order."""
     for message, following in itertools.pairwise([*messages, None]):
         if message is not None and message.tool_calls:
             assert following is not None

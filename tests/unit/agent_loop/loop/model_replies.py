@@ -10,7 +10,7 @@ USAGE = Usage(prompt_tokens=10, completion_tokens=5)
 
 
 def lost(error: StrataError) -> StrataError:
-    """An error of a call that broke without an answer."""
+    """Marks an error as that of a call without an answer."""
     error.lost = True
     return error
 

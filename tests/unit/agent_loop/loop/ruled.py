@@ -69,7 +69,7 @@ def offered(harness: LoopHarness) -> list[tuple[list[str], ToolChoice]]:
 
 
 def return_messages(harness: LoopHarness) -> list[str]:
-    """The messages of all returns in the window."""
+    """Returns the messages of all tool returns in the window."""
     returns = [part for message in harness.recall.messages for part in message.tool_returns]
     return [str(json.loads(part.content)["message"]) for part in returns]
 
@@ -85,7 +85,7 @@ def heartbeats(harness: LoopHarness) -> list[Message]:
 async def until_done(
     harness: LoopHarness, replies: Sequence[ModelReply], deaths: Sequence[int]
 ) -> Sink:
-    """Dispatches a run until it ends, letting the process die on the way."""
+    """Dispatches a run until it ends; its process can die in between."""
     request = harness.request("Say this once.", max_steps=len(replies))
     for attempt in range(1, len(deaths) + 2):
         resumed = harness.journal.rows.get(request.run_id, (0, None))[1]

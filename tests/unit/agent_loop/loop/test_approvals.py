@@ -116,14 +116,14 @@ async def test_client_return_replaces_the_call() -> None:
         ToolStatus.OK,
         ToolStatus.FAILED,
     ]
-    # A person's words, not the tool's, and with the key that they came with.
+    # The text is from a person, not from the tool, and has the key of the answer.
     assert {tool_return.provenance for tool_return in returns(harness)} == {Provenance.USER}
     assert {tool_return.returned_by for tool_return in returns(harness)} == {"key-of-the-answer"}
     assert harness.tools.batches == []
     assert harness.journal.opened == 0
 
 
-async def test_a_rule_can_ask_for_approval_and_say_how_long_it_waits() -> None:
+async def test_a_rule_can_require_approval_with_a_deadline() -> None:
     harness = LoopHarness()
     rule(harness, ToolRule(GATE, "acts", timeout_s=60), tools=("acts", "reads"))
     await harness.run(None, harness.calls("acts"))
@@ -140,7 +140,7 @@ async def test_no_approval_is_requested_for_refused_calls() -> None:
     assert roles(harness) == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_people_see_the_arguments_that_rules_give() -> None:
+async def test_an_approval_request_shows_prefilled_arguments() -> None:
     harness = gated_harness("acts")
     prefilling = ToolRule(ToolRuleType.RUN_FIRST, "acts", prefilled={"acts": '{"x": 1}'})
     rule(harness, prefilling, tools=("acts",))
@@ -191,7 +191,7 @@ async def test_expired_request_is_reported_to_the_agent() -> None:
     ]
 
 
-async def test_the_first_answer_counts() -> None:
+async def test_later_answers_to_an_approval_are_ignored() -> None:
     harness = gated_harness("acts")
     await harness.run(None, harness.calls("acts"))
     request = asked(harness)
@@ -256,7 +256,7 @@ async def test_a_tool_that_ends_the_turn_ends_it_after_approval() -> None:
 
 async def test_call_that_needs_approval_unexpectedly_is_not_run() -> None:
     harness = gated_harness("acts")
-    # Only after `reads` has returned it is known that `acts` may be called; it is gated from then.
+    # Only after `reads` has returned, the rules allow `acts`, which needs approval from then on.
     rule(harness, ToolRule(ToolRuleType.RUN_FIRST, "reads"), tools=("acts", "reads"))
     await harness.run(None, harness.calls("reads", "acts"))
     assert [call.name for call in asked(harness).tool_calls] == ["acts"]
@@ -283,7 +283,7 @@ async def test_reply_whose_tool_now_needs_approval_is_not_run() -> None:
     assert not acts(harness)
 
 
-async def test_crash_at_any_point_asks_once_and_acts_once() -> None:
+async def test_a_crash_at_any_point_requests_approval_once_and_runs_once() -> None:
     for last in range(60):
         harness = gated_harness("acts")
         harness.fate.last = last
@@ -291,7 +291,7 @@ async def test_crash_at_any_point_asks_once_and_acts_once() -> None:
         await until_done(harness, request, [harness.calls("acts"), reply("x")])
         harness.fate.last = None
         if not open_requests(harness.recall.messages):
-            # The reply was lost before it was stored, and the model said something else.
+            # The reply was lost before it was stored, and the model gave another one.
             continue
         harness.fate.calls = 0
         harness.fate.last = last

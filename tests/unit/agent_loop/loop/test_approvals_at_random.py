@@ -27,7 +27,7 @@ from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whol
 from unit.agent_loop.loop.model_replies import reply
 
 VERDICTS = ("approve", "deny", "client", "forget")
-# The process dies at this call to the outside; the run is dispatched again, or given up.
+# The process dies at this external call; the run is dispatched again, or abandoned.
 deaths = st.none() | st.tuples(st.integers(0, 25), st.booleans())
 operations = st.lists(
     st.one_of(
@@ -46,7 +46,7 @@ operations = st.lists(
 
 
 class Story:
-    """A conversation, and what people have approved in it."""
+    """A conversation with random approvals, and a record of them."""
 
     def __init__(self) -> None:
         self.harness: LoopHarness = gated_harness("acts")
@@ -70,7 +70,7 @@ class Story:
             await self._answer(open_now[0].request, words, death)
         elif kind == "again" and self.answered:
             request, _ = self.answered[-1]
-            # Where the first answer was lost before its calls, this one counts.
+            # If the first answer was lost before its calls, this one applies.
             self.approved |= {call.id for call in request.tool_calls}
             everything = [Decision(call.id, approve=True) for call in request.tool_calls]
             await self._run(with_answer(harness, answer(request, *everything)), [], None)

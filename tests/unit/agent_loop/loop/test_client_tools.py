@@ -58,7 +58,7 @@ SHOWS = Tool(
 
 
 def client_harness(*rules: ToolRule, **changed: Any) -> LoopHarness:
-    """A harness with the tool `shows`, which the client runs."""
+    """Returns a harness with the tool `shows`, which the client runs."""
     harness = LoopHarness()
     shows = replace(SHOWS, **changed)
     harness.tools.toolset = ToolSet((*harness.tools.toolset.tools, shows))
@@ -67,7 +67,7 @@ def client_harness(*rules: ToolRule, **changed: Any) -> LoopHarness:
 
 
 def calls(harness: LoopHarness, *made: str | Mapping[str, Any]) -> ModelReply:
-    """A reply: names are calls of other tools, mappings the arguments of calls of `shows`."""
+    """Returns a reply: names are calls of other tools, mappings are arguments of `shows`."""
     blank = harness.calls(*["x"] * len(made))
     named = (
         ToolCall(call.id, made_call, "{}")
@@ -171,7 +171,7 @@ async def test_arguments_of_a_rule_reach_the_client() -> None:
     assert json.loads(call.arguments) == {"place": "Rome", "zoom": 3}
 
 
-async def test_client_call_without_return_failed() -> None:
+async def test_a_client_call_without_a_return_is_failed() -> None:
     harness = client_harness()
     await harness.run(None, calls(harness, {"place": "Rome"}, {"place": "Oslo"}))
     rome, oslo = asked(harness).tool_calls
@@ -209,7 +209,7 @@ async def test_expired_approval_never_approves_client_tools(both: bool) -> None:
     assert asked(harness).default_approve is not both
 
 
-async def test_one_request_asks_a_person_and_the_client() -> None:
+async def test_one_approval_request_covers_calls_for_a_person_and_for_the_client() -> None:
     harness = client_harness(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts"))
     await harness.run(None, calls(harness, "acts", {"place": "Rome"}))
     request = asked(harness)
@@ -242,7 +242,7 @@ async def test_untrusted_client_return_taints_the_turn() -> None:
     sink = await harness.run(
         with_answer(harness, answer(asked(harness), read)), calls(harness, "acts"), reply("No.")
     )
-    # A concurrent call could not know of it; a later call needs approval.
+    # A concurrent call is made before the taint is known; a later call needs approval.
     assert return_messages(harness)[1].startswith("The call needs the approval of a person")
     assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
     assert [source.label for source in asked(harness).taint] == [Provenance.WEB]

@@ -40,7 +40,7 @@ LENIENT = ToolRule(GATE, "acts", default_approve=True)
         ([LENIENT, ToolRule(GATE, "acts", when_tainted=True)], ["acts"], True),
     ],
 )
-async def test_a_request_is_approved_by_default_if_every_call_is(
+async def test_a_request_is_approved_by_default_only_if_every_call_is(
     rules: list[ToolRule], calls: list[str], approves: bool
 ) -> None:
     harness = LoopHarness()
@@ -82,7 +82,7 @@ async def test_default_decision_runs_the_calls_and_is_labelled_as_system() -> No
     assert response_message.provenance == (Provenance.SYSTEM,)
 
 
-async def test_the_default_is_bound_to_the_version_of_the_tool() -> None:
+async def test_a_default_approval_applies_only_to_the_version_of_the_tool() -> None:
     harness = LoopHarness()
     rule(harness, LENIENT, tools=TOOLS)
     await harness.run(None, harness.calls("acts"))
@@ -107,7 +107,7 @@ async def test_new_message_instead_of_the_default_decision_denies() -> None:
 
 
 @pytest.mark.parametrize("default", [True, False])
-def test_a_rule_is_stored_with_its_default(default: bool) -> None:
+def test_the_default_decision_of_a_rule_is_stored(default: bool) -> None:
     kept = replace(LENIENT, default_approve=default)
     assert rule_from_json(rule_to_json(kept)) == kept
     assert ("default_approve" in rule_to_json(kept)) is default

@@ -39,7 +39,7 @@ REFUSED = ModelError(ModelErrorKind.IMAGES_REFUSED, "Could not process image")
 
 
 class Web:
-    """Images by URL; what is not there cannot be reached."""
+    """Images by URL; other URLs are unreachable."""
 
     def __init__(self, **images: bytes | StrataError) -> None:
         self.images = {URL.replace("cat", name): data for name, data in images.items()}
@@ -87,7 +87,7 @@ async def test_image_is_stored_by_id_and_shown_with_its_bytes_in_every_later_tur
     assert ended(await harness.run(None, reply("Yes."))) is StopReason.END_TURN
 
 
-async def test_turn_without_images_loads_none() -> None:
+async def test_a_turn_without_images_loads_none() -> None:
     harness = LoopHarness()
     await harness.run(None, harness.calls("reads"), reply("Done."))
     assert harness.recall.loaded == []
@@ -156,7 +156,7 @@ async def test_model_that_is_not_shown_images_gets_a_text() -> None:
 
 
 @pytest.mark.parametrize("kind", [ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST])
-async def test_provider_that_refuses_images_is_asked_without_them(kind: ModelErrorKind) -> None:
+async def test_a_provider_that_refuses_images_is_called_without_them(kind: ModelErrorKind) -> None:
     harness = LoopHarness()
     refused = ModelError(kind, "Could not process it")
     sink = await harness.run(
@@ -180,7 +180,7 @@ async def test_refusal_for_another_reason_than_images_ends_the_run() -> None:
     assert sink.outcome.failure.message == "Could not process image"
 
 
-async def test_image_that_is_no_longer_stored_becomes_a_text() -> None:
+async def test_an_image_that_is_no_longer_stored_becomes_a_text() -> None:
     harness = LoopHarness()
     await harness.run(show(harness, *sent(png())), reply("A dot."))
     harness.recall.images.clear()
@@ -200,8 +200,8 @@ async def test_image_of_a_tool_is_shown_stored_and_not_in_the_events() -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 30))
-async def test_images_survive_a_crash_at_any_point(last: int) -> None:
-    """The user's and the tool's are stored once, and shown by the dispatch that takes over."""
+async def test_images_are_stored_once_and_shown_after_a_crash_at_any_point(last: int) -> None:
+    """Images of the user and of the tool are stored once, and shown by the next attempt."""
     harness = LoopHarness()
     drawn = identified(sent(png(4, 4))[0])
     harness.tools.images = (drawn,)
@@ -213,7 +213,7 @@ async def test_images_survive_a_crash_at_any_point(last: int) -> None:
         await harness.run(request)
     except Died:
         harness.fate.last = None
-        # A reply that was not written down is asked for again.
+        # A reply that was not journalled is requested again.
         asked_again = [] if harness.journal.opened else [asked]
         harness.model.replies = [*asked_again, reply("Seen.")]
         await harness.run(replace(request, attempt=2))
@@ -230,7 +230,7 @@ async def test_image_whose_bytes_were_never_stored_becomes_a_text() -> None:
     assert GONE in texts(harness.model.requests[0])
 
 
-def test_images_of_a_step_are_limited_by_whole_returns() -> None:
+def test_images_over_the_limit_of_a_step_are_omitted_by_whole_returns() -> None:
     content = json.dumps({"status": "OK", "message": "Drawn.", "time": "now"})
     image = ImagePart("image/png", "id", 1, 1, 60)
     returns = [

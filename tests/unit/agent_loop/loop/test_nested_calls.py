@@ -78,7 +78,8 @@ async def test_nested_calls_are_run_journalled_and_reported() -> None:
     assert record is not None
     assert [record.call.id for record in record.nested] == [call.id for call in made]
     assert all(record.result is not None for record in record.nested)
-    # The window has the model's call and its return alone; memory that the code edited is shown.
+    # The window has only the model's call and its return; the prompt shows the memory that the code
+    # edited.
     assert [m.role.value for m in harness.recall.messages[2:]] == ["assistant", "tool", "assistant"]
     assert_pairs_are_whole(harness.recall.messages)
     assert harness.memory.compiled == 2
@@ -117,7 +118,7 @@ async def test_refused_nested_call_does_not_stop_the_code(
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_tool_that_needs_approval_is_refused_in_code() -> None:
+async def test_code_cannot_call_a_tool_that_needs_approval() -> None:
     harness, coding = coding_harness()
     change(coding, "acts", requires_approval=True)
     await harness.run(None, coded(harness, ["acts"]), reply("Done."))
@@ -142,7 +143,7 @@ async def test_calls_beside_the_code_count_before_nested_calls() -> None:
     assert list(coding.acted.values()) == [1]
 
 
-async def test_order_rules_apply_between_nested_calls() -> None:
+async def test_rules_of_order_apply_between_nested_calls() -> None:
     harness, coding = coding_harness(first(CODE), child("keyed", "reads"))
     await harness.run(None, coded(harness, ["acts", "keyed", "acts", "reads"]), reply("Done."))
     assert [error is None for error in errors(coding)] == [True, True, False, True]
@@ -223,7 +224,7 @@ async def test_cancelled_turn_reports_its_nested_calls() -> None:
     assert_pairs_are_whole(harness.recall.messages)
 
 
-async def test_replaced_dispatch_starts_no_nested_call() -> None:
+async def test_a_replaced_attempt_starts_no_nested_call() -> None:
     harness, coding = coding_harness()
     request = harness.request()
 
@@ -257,7 +258,7 @@ rule_sets = st.lists(
 
 @settings(deadline=None, max_examples=150)
 @given(rule_sets, st.lists(calls, min_size=1, max_size=3), st.lists(st.integers(0, 30), max_size=3))
-async def test_no_crash_repeats_an_effect_or_breaks_a_rule(
+async def test_after_any_crash_no_effect_is_repeated_and_every_rule_holds(
     rules: list[ToolRule], script: list[list[str | tuple[str, ...]]], deaths: list[int]
 ) -> None:
     harness, coding = coding_harness(*rules)
@@ -280,7 +281,9 @@ async def test_no_crash_repeats_an_effect_or_breaks_a_rule(
 
 
 @pytest.mark.parametrize("last", range(3, 20))
-async def test_lost_code_is_not_run_again_and_its_nested_calls_are_reported(last: int) -> None:
+async def test_interrupted_code_is_not_run_again_and_its_nested_calls_are_reported(
+    last: int,
+) -> None:
     harness, coding = coding_harness()
     request = harness.request()
     harness.model.replies = [coded(harness, ["acts", "acts"]), reply("Done.")]

@@ -1,4 +1,4 @@
-"""Bursts of background turns wait for those of foreground turns."""
+"""Background turns yield the processor to foreground turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unit.agent_loop.loop.loop_harness import LoopHarness
 
 
 class Time:
-    """A clock that moves only while everybody sleeps."""
+    """A clock that advances only while all tasks sleep."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -27,7 +27,7 @@ class Time:
         monkeypatch.setattr(asyncio, "sleep", self._sleep)
 
     async def pass_on(self) -> None:
-        """Lets other tasks run, without time passing."""
+        """Lets other tasks run, without advancing the clock."""
         await self._yield(0)
 
     def __call__(self) -> float:
@@ -49,7 +49,7 @@ def work_of(time: Time) -> TurnWork:
 
 
 async def bursts(work: TurnWork, time: Time, count: int) -> list[float]:
-    """Returns when so many bursts of a memory agent began, in seconds from now."""
+    """Returns the start times of a number of bursts of a memory agent, in seconds from now."""
     start, begun = time.now, []
     background = work.of(background=True)
     for _ in range(count):
@@ -58,11 +58,11 @@ async def bursts(work: TurnWork, time: Time, count: int) -> list[float]:
     return begun
 
 
-async def test_memory_agents_work_without_pauses_while_no_run_waits(time: Time) -> None:
+async def test_memory_agents_work_without_pauses_while_no_run_is_active(time: Time) -> None:
     assert await bursts(work_of(time), time, 5) == [0.0] * 5
 
 
-async def test_bursts_are_spaced_while_there_was_a_foreground_turn_lately(time: Time) -> None:
+async def test_background_work_pauses_for_a_time_after_a_foreground_turn(time: Time) -> None:
     work = work_of(time)
     async with work.of(background=False).slot():
         pass
@@ -73,13 +73,13 @@ async def test_bursts_are_spaced_while_there_was_a_foreground_turn_lately(time: 
     assert await bursts(work, time, 3) == [0.0] * 3
 
 
-async def test_burst_waits_for_a_foreground_burst_at_most_one_second(
+async def test_background_work_waits_at_most_one_second_for_foreground_work(
     time: Time,
 ) -> None:
     work = work_of(time)
     foreground = work.of(background=False)
     async with foreground.slot():
-        # One that never ends: memory agents are slow, and not starved.
+        # This turn never ends: memory agents are slow, but not starved.
         assert await bursts(work, time, 3) == [1.0, 2.0, 3.0]
 
 
@@ -96,7 +96,7 @@ async def test_running_foreground_turn_counts_between_its_bursts(time: Time) -> 
     assert (await bursts(work, time, 1))[0] >= 0.05
 
 
-async def test_memory_agents_of_a_quiet_project_do_not_wait_for_all_of_a_busy_one(
+async def test_a_memory_agent_of_a_quiet_project_does_not_wait_for_all_of_a_busy_one(
     time: Time,
 ) -> None:
     work, ended = work_of(time), list[str]()
@@ -126,7 +126,7 @@ async def test_cancelled_waiting_burst_does_not_stop_the_others(time: Time) -> N
     assert [task.cancelled() for task in waiting] == [True, True, False]
 
 
-async def test_step_that_is_cut_off_is_stored_however_busy_the_foreground_is(
+async def test_the_step_of_a_cancelled_background_turn_is_stored_without_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.priority._LONGEST_S", 3600.0)

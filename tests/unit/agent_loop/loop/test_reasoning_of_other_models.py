@@ -27,7 +27,7 @@ def test_own_reasoning_is_shown() -> None:
     assert shown.content == (SIGNED, TextPart("One moment."))
 
 
-def test_reasoning_of_another_model_is_left_out_and_its_calls_stay() -> None:
+def test_reasoning_of_another_model_is_omitted_and_its_calls_are_kept() -> None:
     [shown] = View(100, model="other/two").chat(reply("claude/one"))
     assert shown.content == (TextPart("One moment."),)
     assert shown.tool_calls == (CALL,)

@@ -68,7 +68,7 @@ async def test_model_that_heeds_the_note_is_not_stopped() -> None:
     assert len(notes(harness)) == 1
 
 
-async def test_polling_with_different_results_is_not_repetition() -> None:
+async def test_polling_with_different_results_is_not_a_repetition() -> None:
     harness = harness_with()
     count = itertools.count()
 
@@ -81,7 +81,7 @@ async def test_polling_with_different_results_is_not_repetition() -> None:
     assert notes(harness) == []
 
 
-async def test_different_arguments_are_no_repetition_and_their_spelling_is_none() -> None:
+async def test_calls_with_different_arguments_are_no_repetition_whatever_their_formatting() -> None:
     for spellings, stop in (
         (('{"a": %d}',), StopReason.END_TURN),
         (('{"a": 1, "b": 2}', '{"b":2,"a":1}'), StopReason.NO_PROGRESS),
@@ -112,7 +112,7 @@ async def test_refused_calls_are_repetitions_too() -> None:
     assert sink.outcome.step_count == 5
 
 
-async def test_repetition_survives_take_overs() -> None:
+async def test_repetitions_are_counted_across_attempts() -> None:
     for death in range(1, 12):
         harness = harness_with()
         replies = [*calls(harness, "reads", times=5), reply("Never asked for.")]
@@ -123,7 +123,7 @@ async def test_repetition_survives_take_overs() -> None:
 
 
 @pytest.mark.parametrize("rules", [(), (required("acts"),)], ids=["calls", "replies"])
-async def test_dispatch_after_the_end_asks_nothing_more(rules: Sequence[ToolRule]) -> None:
+async def test_another_attempt_after_the_end_requests_nothing(rules: Sequence[ToolRule]) -> None:
     harness = harness_with(*rules)
     replies = [reply(f"Bye {number}.") for number in range(5)] if rules else None
     request = harness.request("Say this once.")
@@ -193,7 +193,7 @@ async def test_model_that_ignores_a_forced_tool_is_stopped() -> None:
         assert offered(harness)[-1] == (["acts"], ToolChoice.named("acts"))
 
 
-async def test_repeated_exit_tool_without_the_required_one_is_stopped() -> None:
+async def test_repeating_the_exit_tool_without_the_required_tool_stops_the_run() -> None:
     harness = harness_with(required("acts"), leaves("reads"))
     sink = await harness.run(None, *calls(harness, "reads"))
     assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
@@ -217,7 +217,7 @@ async def test_changed_result_starts_the_count_again() -> None:
     assert len(notes(harness)) == 2
 
 
-async def test_other_tools_with_the_same_result_are_no_repetition() -> None:
+async def test_other_tools_with_the_same_result_are_not_a_repetition() -> None:
     harness = harness_with()
     harness.tools.text = "Done."
     order = ("reads", "acts", "acts", "reads", "keyed", "acts", "reads", "keyed", "keyed")
@@ -226,7 +226,7 @@ async def test_other_tools_with_the_same_result_are_no_repetition() -> None:
     assert notes(harness) == []
 
 
-def test_steps_differ_by_each_part_of_an_exchange() -> None:
+def test_steps_differ_in_tool_arguments_status_output_and_images() -> None:
     def trace(
         *,
         name: str = "reads",
@@ -265,5 +265,5 @@ def test_repetitions_are_counted_from_the_end(before: list[int], cycle: list[int
 
 
 @given(st.lists(st.integers(), unique=True, min_size=1))
-def test_different_steps_are_made_once_each(steps: list[int]) -> None:
+def test_different_steps_count_once_each(steps: list[int]) -> None:
     assert repetitions(steps) == 1

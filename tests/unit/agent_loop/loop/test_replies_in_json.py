@@ -66,7 +66,7 @@ class TalkingModel:
 
 
 def v2_harness(asked: ResponseFormat = WEATHER, **fields: Any) -> LoopHarness:
-    """A harness whose agent talks through `send_message`."""
+    """Returns a harness whose agent answers through `send_message`."""
     tools = (SEND_MESSAGE, "reads")
     harness = harness_with(asked, type=AgentType.MEMGPT_V2, tools=tools, **fields)
     parameters = {
@@ -100,7 +100,7 @@ def roles(harness: LoopHarness) -> list[str]:
     return [message.role.value for message in harness.recall.messages]
 
 
-async def test_valid_reply_is_asked_for_by_its_schema_and_shown_whole() -> None:
+async def test_the_schema_is_sent_and_a_valid_reply_is_shown_at_once() -> None:
     harness = harness_with()
     sink = await harness.run(streamed(harness), reply(VALID))
     [request] = harness.model.requests
@@ -121,7 +121,7 @@ async def test_valid_reply_is_asked_for_by_its_schema_and_shown_whole() -> None:
         '{"city": "Paris", "city": "\\u0052ome"}',
     ],
 )
-async def test_reply_is_stored_as_json_in_one_form(written: str) -> None:
+async def test_a_reply_is_stored_as_canonical_json(written: str) -> None:
     harness = harness_with()
     sink = await harness.run(streamed(harness), reply(written))
     assert shown(sink) == harness.recall.messages[-1].text == VALID
@@ -172,7 +172,7 @@ async def test_second_invalid_reply_ends_the_run_with_the_first_violation(
     assert roles(harness) == ["system", "user"]
 
 
-async def test_reply_cut_inside_its_json_is_not_asked_for_again() -> None:
+async def test_a_reply_cut_within_its_json_is_not_requested_again() -> None:
     harness = harness_with()
     sink = await harness.run(streamed(harness), reply('{"city": "Ro', finish=FinishReason.LENGTH))
     assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
@@ -182,7 +182,7 @@ async def test_reply_cut_inside_its_json_is_not_asked_for_again() -> None:
     assert roles(harness) == ["system", "user"]
 
 
-async def test_text_beside_calls_is_not_a_reply() -> None:
+async def test_text_next_to_calls_is_not_validated() -> None:
     harness = harness_with()
     looking = replace(harness.calls("reads"), content=reply("I look.").content)
     sink = await harness.run(streamed(harness), looking, reply(VALID))
@@ -218,7 +218,7 @@ async def test_schema_counts_as_part_of_every_request() -> None:
 
 
 async def until_done(harness: LoopHarness, replies: list[ModelReply], died_at: int | None) -> Sink:
-    """Runs a turn whose first attempt dies after so many calls to the outside."""
+    """Runs a turn whose first attempt dies at a number of port calls."""
     request = streamed(harness)
     harness.model.replies = list(replies)
     harness.fate.last = died_at
@@ -235,7 +235,9 @@ async def until_done(harness: LoopHarness, replies: list[ModelReply], died_at: i
 
 @pytest.mark.parametrize("loop", ["v3", "v2"])
 @pytest.mark.parametrize("valid", [True, False], ids=["corrected", "failed"])
-async def test_run_with_a_crash_anywhere_ends_like_one_without(loop: str, valid: bool) -> None:
+async def test_a_run_with_a_crash_at_any_point_ends_like_one_without(
+    loop: str, valid: bool
+) -> None:
     def replies() -> list[ModelReply]:
         texts = [INVALID, VALID if valid else INVALID]
         if loop == "v3":
@@ -261,7 +263,7 @@ async def test_v2_offers_the_schema_as_the_message_and_stores_json_text() -> Non
     harness = v2_harness()
     sink = await harness.run(streamed(harness), send({"city": "Rome"}))
     [request] = harness.model.requests
-    # The text of a reply is none: a call is required.
+    # The format does not apply to the reply's text: a call is required.
     assert request.response_format is None
     parameters = request.tools[0].parameters
     assert parameters["properties"]["message"] == {
@@ -286,7 +288,7 @@ async def test_v2_shows_earlier_messages_as_the_objects_that_the_model_wrote() -
     await harness.run(streamed(harness), send({"city": "Paris"}, 2))
     [earlier] = [m.tool_calls[0] for m in harness.model.requests[1].messages if m.tool_calls]
     assert json.loads(earlier.arguments)["message"] == {"city": "Rome"}
-    # Under another format the text is what it is.
+    # With another format the text is unchanged.
     await harness.run(streamed(harness, response_format=TEXT), send("Hello.", 3))
     called = [m.tool_calls[0] for m in harness.model.requests[2].messages if m.tool_calls]
     assert [json.loads(call.arguments)["message"] for call in called] == [
@@ -295,7 +297,7 @@ async def test_v2_shows_earlier_messages_as_the_objects_that_the_model_wrote() -
     ]
 
 
-async def test_v2_object_of_any_form() -> None:
+async def test_v2_accepts_an_object_of_any_form() -> None:
     harness = v2_harness(ANY)
     await harness.run(streamed(harness), send({"any": [1]}))
     assert harness.model.requests[0].tools[0].parameters["properties"]["message"] == {
@@ -305,7 +307,7 @@ async def test_v2_object_of_any_form() -> None:
     assert json.loads(call.arguments) == {"message": '{"any": [1]}'}
 
 
-async def test_v2_takes_json_that_was_written_as_text() -> None:
+async def test_v2_accepts_json_that_was_written_as_text() -> None:
     harness = v2_harness()
     sink = await harness.run(streamed(harness), send(VALID))
     assert sink.outcome.stop_reason is StopReason.END_TURN
@@ -388,7 +390,7 @@ async def test_v2_agent_without_tools_replies_by_the_schema() -> None:
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
-async def test_v2_thoughts_stay_the_first_argument() -> None:
+async def test_v2_thinking_stays_the_first_argument() -> None:
     model = replace(LoopHarness().agent.model, put_inner_thoughts_in_kwargs=True)
     harness = v2_harness(model=model)
     sink = await harness.run(streamed(harness), send({"city": "Rome"}, thinking="Rome, then."))
@@ -428,7 +430,7 @@ async def test_v3_agent_with_send_message_is_offered_the_schema_too() -> None:
         (" " * 100_000, None),
     ],
 )
-def test_fence_is_taken_off_in_linear_time(text: str, stored: str | None) -> None:
+def test_a_code_fence_is_removed_in_linear_time(text: str, stored: str | None) -> None:
     offer = Offer(ToolSet(()), json_reply=WEATHER.json_reply)
     result = checked(reply(text), offer)
     assert (None if result.problem else result.reply.text) == stored

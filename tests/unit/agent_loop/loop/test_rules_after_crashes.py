@@ -37,7 +37,7 @@ from unit.agent_loop.loop.ruled import (
 
 
 def described_conversation(harness: LoopHarness) -> list[tuple[str, str, str, str]]:
-    """What a conversation looks like, but for ids, times and lost outcomes."""
+    """Describes a conversation without ids, times and lost outcomes."""
     described = []
     for message in harness.recall.messages[1:]:
         returns = [
@@ -65,7 +65,7 @@ rule_sets = st.lists(
         st.builds(most, names, st.integers(1, 2)),
         st.builds(required, names),
         st.builds(leaves, st.sampled_from(["keyed", "reads"])),
-        # An outcome that was lost reads otherwise, which a condition may look at.
+        # A lost outcome has another text, which a condition may test.
         st.builds(lambda name, to: conditional(name, {f"did {name}": to}), st.just("reads"), names),
     ),
     min_size=1,
@@ -75,7 +75,7 @@ scripts = st.lists(st.lists(names, max_size=4), min_size=1, max_size=4)
 
 
 def distinct(made: ModelReply, number: int) -> ModelReply:
-    """The reply with arguments of its own, so that no call counts as a repetition."""
+    """Returns the reply with unique arguments, so that no call counts as a repetition."""
     calls = (replace(call, arguments=f'{{"n": {number}}}') for call in made.tool_calls)
     return replace(made, tool_calls=tuple(calls))
 
@@ -105,7 +105,7 @@ async def test_turn_decides_the_same_after_any_crash(
     assert outcomes[0] == outcomes[1]
 
 
-async def test_reply_is_judged_by_the_rules_that_it_was_made_under() -> None:
+async def test_a_resumed_reply_is_checked_by_the_rules_that_were_stored_with_it() -> None:
     harness = harness_with(first("keyed"), child("keyed", "reads"))
     request = harness.request()
     harness.model.replies = [harness.calls("keyed", "acts"), reply("Done.")]
@@ -127,7 +127,7 @@ async def test_reply_is_judged_by_the_rules_that_it_was_made_under() -> None:
 
 
 async def test_call_that_was_never_started_runs_after_a_crash() -> None:
-    """In turn, what comes after a call that did not end was not begun: its outcome is known."""
+    """Serial calls after an unfinished one were not started: their outcome is known."""
     harness = harness_with(child("keyed", "acts"))
     request: RunRequest = harness.request()
     harness.model.replies = [harness.calls("keyed", "acts"), reply("Done.")]
@@ -147,8 +147,8 @@ async def test_call_that_was_never_started_runs_after_a_crash() -> None:
     assert statuses == [ToolStatus.OK, ToolStatus.OK]
 
 
-async def test_call_that_may_have_acted_is_not_run_again_in_turn() -> None:
-    """What it was allowed by is in the ledger before it starts."""
+async def test_a_call_that_may_have_had_an_effect_is_not_run_again() -> None:
+    """The results that allowed the call are in the ledger before it starts."""
     harness = harness_with(child("reads", "acts"))
     request: RunRequest = harness.request()
     harness.model.replies = [harness.calls("reads", "acts"), reply("Done.")]
@@ -169,7 +169,7 @@ async def test_call_that_may_have_acted_is_not_run_again_in_turn() -> None:
     assert statuses == [ToolStatus.OK, ToolStatus.UNKNOWN]
 
 
-async def test_resumed_turn_does_not_show_its_heartbeats() -> None:
+async def test_a_resumed_turn_does_not_stream_its_stored_heartbeats() -> None:
     harness = harness_with(required("keyed"))
     request = harness.request()
     harness.model.replies = [reply("Bye."), harness.calls("keyed"), reply("Bye.")]

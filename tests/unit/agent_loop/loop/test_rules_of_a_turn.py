@@ -100,7 +100,7 @@ async def test_refusal_names_the_allowed_tools_and_the_rules() -> None:
     assert harness.recall.messages[5].tool_returns[0].status is ToolStatus.FAILED
 
 
-async def test_calls_that_were_refused_are_no_part_of_the_history() -> None:
+async def test_refused_calls_do_not_count_for_the_rules() -> None:
     harness = harness_with(most("keyed", 1), first("keyed"))
     harness.model.replies = [
         harness.calls("acts"),
@@ -116,7 +116,7 @@ async def test_calls_that_were_refused_are_no_part_of_the_history() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-async def test_count_of_calls_holds_over_steps_and_within_a_reply(count: int) -> None:
+async def test_the_maximum_count_applies_across_steps_and_within_a_reply(count: int) -> None:
     harness = harness_with(most("keyed", count))
     await harness.run(
         None, harness.calls("keyed"), harness.calls("keyed", "keyed", "reads"), reply("x")
@@ -146,7 +146,7 @@ async def test_condition_depends_on_the_tools_output(
     assert offered(harness)[1] == (next_tools, choice)
 
 
-async def test_condition_without_a_mapping_takes_the_default_or_leaves_only_text() -> None:
+async def test_a_conditional_rule_without_a_match_allows_its_default_or_only_text() -> None:
     harness = harness_with(conditional("keyed", {"yes": "acts"}, default_child="reads"))
     await harness.run(None, harness.calls("keyed"), reply("Done."))
     assert offered(harness)[1] == (["reads"], ToolChoice.named("reads"))
@@ -157,7 +157,9 @@ async def test_condition_without_a_mapping_takes_the_default_or_leaves_only_text
     sink = await harness.run(None, harness.calls("keyed"), harness.calls("acts"), reply("Done."))
     assert offered(harness)[1] == (["keyed", "reads", "acts"], ToolChoice.none())
     assert "valid tools include: []." in return_messages(harness)[1]
-    assert sink.outcome.stop_reason is StopReason.END_TURN, "what nobody can call is not waited for"
+    assert sink.outcome.stop_reason is StopReason.END_TURN, (
+        "a tool that cannot be called is not waited for"
+    )
 
 
 async def test_calls_of_one_reply_run_in_their_order() -> None:
@@ -281,12 +283,12 @@ async def test_turn_does_not_end_before_the_required_tool_was_called() -> None:
         "user",
         "assistant",
     ]
-    assert not [message for message in sink.stored if message.hidden], "nobody is shown it"
+    assert not [message for message in sink.stored if message.hidden], "no client gets it"
     asked = harness.model.requests[1].messages[-1]
     assert asked.text == beats[0].text
 
 
-async def test_exit_tool_waits_for_the_required_one_too() -> None:
+async def test_an_exit_tool_does_not_end_the_turn_before_the_required_tool() -> None:
     harness = harness_with(required("keyed"), leaves("reads"))
     sink = await harness.run(
         None, harness.calls("reads"), harness.calls("keyed"), harness.calls("reads")
@@ -298,7 +300,7 @@ async def test_exit_tool_waits_for_the_required_one_too() -> None:
     assert_pairs_are_whole(harness.recall.messages)
 
 
-async def test_required_tool_is_called_in_the_reply_that_exits() -> None:
+async def test_the_required_tool_may_be_called_in_the_same_reply_as_the_exit_tool() -> None:
     harness = harness_with(required("keyed"), leaves("reads"))
     sink = await harness.run(None, harness.calls("reads", "keyed"))
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
@@ -320,7 +322,7 @@ async def test_truncated_reply_ends_the_turn_without_the_required_tool() -> None
     assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
 
 
-async def test_tool_that_could_not_be_run_was_not_called() -> None:
+async def test_a_call_that_could_not_be_run_does_not_count_for_the_rules() -> None:
     harness = harness_with(first("keyed"), child("keyed", "acts"))
     harness.tools.error = FailedPreconditionError("no", reason=Reason.TOOL_NOT_FOUND)
     harness.model.replies = [harness.calls("keyed", "acts"), reply("Done.")]
@@ -332,7 +334,7 @@ async def test_tool_that_could_not_be_run_was_not_called() -> None:
     assert offered(harness)[1] == (["keyed"], ToolChoice.named("keyed"))
 
 
-def test_heartbeat_belongs_to_the_unit_of_its_reply() -> None:
+def test_a_heartbeat_belongs_to_the_step_of_its_reply() -> None:
     question = Message("1", MessageRole.USER, (), provenance=(Provenance.USER,))
     answer = Message("2", MessageRole.ASSISTANT, ())
     beat = Message("3", MessageRole.USER, (), provenance=(Provenance.SYSTEM,))

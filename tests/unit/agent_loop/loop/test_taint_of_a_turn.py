@@ -29,11 +29,11 @@ WAITS = StopReason.REQUIRES_APPROVAL
 
 
 def careful_harness(*more: ToolRule, foreseen: bool = True) -> LoopHarness:
-    """`reads` returns web pages, `keyed` a memory, `acts` must not be called under taint.
+    """Returns a harness: `reads` gets web pages, `keyed` memory; `acts` needs approval under taint.
 
     Args:
         more: Other rules.
-        foreseen: Whether the registry says what `reads` returns.
+        foreseen: Whether the registry declares the provenance of `reads`.
     """
     harness = LoopHarness()
     rule(harness, GATE, *more, tools=("keyed", "reads", "acts", "edits"))
@@ -63,7 +63,7 @@ async def test_without_untrusted_content_the_call_runs() -> None:
     assert return_messages(harness) == ["did acts"]
 
 
-async def test_after_a_page_was_read_the_call_waits_and_names_the_source() -> None:
+async def test_a_call_after_a_page_was_read_waits_for_approval_and_names_the_source() -> None:
     harness = careful_harness()
     sink = await harness.run(None, harness.calls("reads"), harness.calls("acts"))
     assert sink.outcome.stop_reason is WAITS
@@ -96,20 +96,20 @@ async def test_memory_that_was_read_taints() -> None:
     assert harness.recall.messages[3].provenance == (Provenance.MEMORY, MCP)
 
 
-async def test_memory_that_is_shown_taints_until_its_mark_is_gone() -> None:
+async def test_tainted_memory_in_the_prompt_taints_until_the_label_is_removed() -> None:
     harness = careful_harness()
     harness.memory.taint = {"human": (WEB,)}
     await harness.run(None, harness.calls("acts"))
     assert asked(harness).taint == (TaintSource(WEB, block_label="human"),)
     await harness.run(with_answer(harness, no(asked(harness))), reply("Well."))
-    # What was written under it stays in the window, and what was written there is marked.
+    # Text that was written under the taint stays in the window, and its messages are marked.
     harness.memory.taint = {}
     sink = await harness.run(harness.request("Again."), harness.calls("acts"))
     assert sink.outcome.stop_reason is WAITS
     assert {source.label for source in asked(harness).taint} == {WEB}
 
 
-async def test_a_page_fetched_in_a_reply_gates_the_later_calls_of_the_reply() -> None:
+async def test_later_calls_of_a_reply_that_fetches_a_page_need_approval() -> None:
     harness = careful_harness()
     sink = await harness.run(None, harness.calls("reads", "acts"))
     assert sink.outcome.stop_reason is WAITS
@@ -126,7 +126,7 @@ async def test_a_page_that_is_fetched_after_the_call_does_not_gate_it() -> None:
     assert return_messages(harness) == ["did acts", "did reads"]
 
 
-async def test_memory_read_in_the_same_reply_does_not_gate_the_reply() -> None:
+async def test_memory_read_in_the_same_reply_causes_no_approval() -> None:
     harness = careful_harness()
     await harness.run(None, harness.calls("keyed", "acts"), reply("Done."))
     assert return_messages(harness) == ["did keyed", "did acts"]
@@ -192,10 +192,10 @@ async def test_client_return_for_a_web_tool_is_untrusted() -> None:
 
 
 @pytest.mark.parametrize("last", range(1, 16))
-async def test_resumed_reply_is_judged_by_the_taint_it_was_made_under(
+async def test_a_resumed_reply_is_checked_with_the_taint_that_was_stored_with_it(
     last: int,
 ) -> None:
-    """The mark of a shared block may be taken off between two dispatches."""
+    """The taint of a shared block may be removed between two attempts."""
     harness = careful_harness()
     harness.memory.taint = {"human": (WEB,)}
     harness.fate.last = last

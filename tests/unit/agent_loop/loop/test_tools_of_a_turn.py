@@ -27,7 +27,7 @@ def offered(harness: LoopHarness) -> list[list[str]]:
     return [[tool.name for tool in request.tools] for request in harness.model.requests]
 
 
-async def test_file_tools_are_offered_where_there_are_folders_and_only_there() -> None:
+async def test_file_tools_are_offered_only_if_there_are_folders() -> None:
     harness = LoopHarness()
     with_tools(harness, "keyed")
     await harness.run(None, reply("Hello."))
@@ -48,7 +48,7 @@ async def test_file_tools_of_the_agent_itself_are_offered_once() -> None:
     assert sorted(offered(harness)[1]) == sorted(["keyed", *FILE_TOOLS])
 
 
-async def test_folder_that_comes_in_the_middle_brings_the_tools_with_it() -> None:
+async def test_a_folder_attached_during_the_turn_adds_the_file_tools() -> None:
     harness = LoopHarness()
 
     def attach() -> None:
@@ -69,7 +69,7 @@ async def test_file_tool_without_folders_is_refused() -> None:
     assert "Cannot call open_files" in harness.recall.messages[3].tool_returns[0].content
 
 
-async def test_calls_run_with_the_revisions_that_the_model_saw() -> None:
+async def test_calls_run_with_the_block_revisions_of_the_prompt() -> None:
     harness = LoopHarness()
     harness.memory.revisions = {"human": 3, "persona": 1}
 
@@ -96,7 +96,7 @@ async def test_a_search_has_enough_space_in_the_smallest_window() -> None:
 
 
 @pytest.mark.parametrize("tool", ["edits", "open_files"])
-async def test_changes_of_the_prompt_are_seen_in_the_next_step(tool: str) -> None:
+async def test_a_change_of_the_prompt_is_shown_in_the_next_step(tool: str) -> None:
     harness = LoopHarness()
     harness.memory.has_folders = True
     await harness.run(None, harness.calls(tool), reply("Done."))
@@ -104,7 +104,7 @@ async def test_changes_of_the_prompt_are_seen_in_the_next_step(tool: str) -> Non
 
 
 @pytest.mark.parametrize("tool", ["keyed", "reads", "acts"])
-async def test_edits_outside_the_prompt_cost_no_rendering(tool: str) -> None:
+async def test_edits_outside_of_the_prompt_do_not_render_it_again(tool: str) -> None:
     harness = LoopHarness()
     await harness.run(None, harness.calls(tool), reply("Done."))
     assert harness.memory.compiled == 1
@@ -125,7 +125,7 @@ async def test_after_a_refused_edit_the_next_one_builds_on_the_current_text() ->
     assert revisions == [3, 4]
 
 
-async def test_finishing_edits_ends_the_turn() -> None:
+async def test_memory_finish_edits_ends_the_turn() -> None:
     harness = LoopHarness()
     with_tools(harness, "edits", "memory_finish_edits")
     sink = await harness.run(
@@ -165,7 +165,7 @@ async def test_reply_that_was_cut_after_its_finishing_call_ends_by_it() -> None:
     assert sink.outcome.stop_reason is StopReason.TOOL_RULE
 
 
-async def test_turn_that_a_tool_finished_is_not_continued() -> None:
+async def test_a_turn_ended_by_a_tool_does_not_continue_after_a_crash() -> None:
     for death in range(40):
         harness = LoopHarness()
         with_tools(harness, "edits", "memory_finish_edits")
@@ -185,7 +185,7 @@ async def test_turn_that_a_tool_finished_is_not_continued() -> None:
 
 
 async def test_repeated_call_is_sent_with_the_revisions_of_the_first() -> None:
-    """The executor knows a call by all that it is sent with."""
+    """The executor recognises a repeated call by its whole request."""
     harness = LoopHarness()
     with_tools(harness, "keyed")
     harness.memory.revisions = {"human": 3}
@@ -211,14 +211,14 @@ async def test_repeated_call_is_sent_with_the_revisions_of_the_first() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "rename"])
-async def test_block_that_the_reply_itself_made_was_not_seen(operation: str) -> None:
-    """What an earlier dispatch has done is known from the ledger."""
+async def test_a_block_edited_in_the_reply_has_no_seen_revision(operation: str) -> None:
+    """The edits of an earlier attempt are known from the ledger."""
     harness = LoopHarness()
     harness.memory.revisions = {"human": 3, "persona": 1}
     harness.tools.operation = operation
     request = harness.request()
     harness.model.replies = [harness.calls("edits", "acts", "keyed")]
-    # Dies while the last call runs: what came before an acting tool's end is written down.
+    # Dies while the last call runs: the outcomes before the end of an acting tool are journalled.
     harness.fate.last = 13
     with pytest.raises(Died):
         await harness.run(request)

@@ -65,7 +65,7 @@ async def test_usage_is_summed_and_steps_are_counted() -> None:
     assert roles(harness) == ["system", "user"] + ["assistant", "tool"] * 2 + ["assistant"]
 
 
-async def test_plain_turn_writes_no_journal_and_reads_memory_and_counts_once() -> None:
+async def test_a_plain_turn_writes_no_journal_and_reads_memory_and_counts_once() -> None:
     harness = LoopHarness()
     await harness.run(None, reply("Hello."))
 
@@ -76,7 +76,7 @@ async def test_plain_turn_writes_no_journal_and_reads_memory_and_counts_once() -
     assert harness.recall.commits[0].metadata_stale is None
 
 
-async def test_calls_that_are_all_refused_write_no_journal() -> None:
+async def test_refused_calls_write_no_journal() -> None:
     harness = LoopHarness()
     sink = await harness.run(None, harness.calls("nonsense", "rubbish"), reply("Sorry."))
 
@@ -114,7 +114,7 @@ async def test_memory_edit_rebuilds_the_prompt_for_the_next_step_and_stores_it_w
     assert harness.recall.commits[1].metadata_stale is False
 
 
-async def test_rebuilt_prompt_that_no_step_stored_is_rebuilt_again_next_time() -> None:
+async def test_a_rebuilt_prompt_that_no_step_stored_is_rebuilt_in_the_next_turn() -> None:
     harness = LoopHarness()
     harness.memory.text = "<memory_blocks>\nnew\n</memory_blocks>"
     await harness.run(None, ModelError(ModelErrorKind.BAD_REQUEST, "no"))
@@ -138,7 +138,7 @@ async def test_unavailable_counts_stay_and_are_requested_again() -> None:
     assert harness.recall.stale is True
 
 
-async def test_new_date_rebuilds_the_prompt_once_a_day() -> None:
+async def test_a_new_date_rebuilds_the_prompt_once_a_day() -> None:
     harness = LoopHarness()
     await harness.run(None, reply("Hello."))
     assert harness.recall.commits[-1].system_text is None
@@ -181,7 +181,7 @@ async def test_hidden_messages_are_counted_and_never_negative() -> None:
     assert "- 0 previous messages between you and the user" in harness.recall.messages[0].text
 
 
-async def test_call_ids_that_repeat_are_made_unique() -> None:
+async def test_repeated_call_ids_are_made_unique() -> None:
     harness = LoopHarness()
     same = (ToolCall("call_0", "reads", ""), ToolCall("call_0", "acts", ""))
     await harness.run(None, reply("", *same), reply("", *same), reply("Done."))
@@ -192,7 +192,7 @@ async def test_call_ids_that_repeat_are_made_unique() -> None:
     assert_pairs_are_whole(harness.recall.messages)
 
 
-async def test_text_that_cannot_be_stored_is_cleaned() -> None:
+async def test_characters_that_cannot_be_stored_are_removed() -> None:
     harness = LoopHarness()
     bad = ToolCall("c\0", "reads", '{"a": "\ud800"}')
     await harness.run(None, reply("a\0b\udc00", bad), reply("Done."))
@@ -233,7 +233,7 @@ async def test_reply_cut_before_any_text_fails_with_advice() -> None:
         ("not_configured", "llm_api_error", "MODEL_NOT_CONFIGURED", False),
     ],
 )
-async def test_model_errors_end_the_run_with_a_reason(
+async def test_a_model_error_ends_the_run_with_its_reason(
     kind: str, stop: str, reason: str, retryable: bool
 ) -> None:
     harness = LoopHarness()
@@ -266,7 +266,7 @@ async def test_broken_stream_is_restarted_at_most_twice(
     assert sink.outcome.stop_reason is StopReason.LLM_API_ERROR
 
 
-async def test_tokens_of_a_reply_that_broke_off_are_counted_by_estimate(
+async def test_tokens_of_an_interrupted_reply_are_estimated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
@@ -277,7 +277,7 @@ async def test_tokens_of_a_reply_that_broke_off_are_counted_by_estimate(
     sent, again = sink.of(ModelRequestSent)
     lost_reply, whole_reply = sink.of(ReplyReceived)
     assert sent.message_id == again.message_id == lost_reply.message_id == whole_reply.message_id
-    # "half" came before the break.
+    # "half" was received before the connection broke.
     completion = math.ceil(len("half") / sent.bytes_per_token)
     assert lost_reply.usage == Usage(sent.prompt_tokens, completion, estimated=True)
     assert sent.prompt_tokens > 0
@@ -319,7 +319,7 @@ async def test_definite_refusal_of_a_service_ends_the_run_with_the_message_store
     assert roles(harness) == ["system", "user"]
 
 
-async def test_service_that_cannot_be_reached_leaves_the_run_open() -> None:
+async def test_an_unreachable_service_leaves_the_run_open() -> None:
     harness = LoopHarness()
 
     async def away(*_: object, **__: object) -> ToolSet:
@@ -334,7 +334,7 @@ async def test_service_that_cannot_be_reached_leaves_the_run_open() -> None:
 
 
 @pytest.mark.parametrize("broke", [True, False], ids=["in mid-call", "before the call"])
-async def test_keyed_calls_are_repeated_until_the_executor_is_back(broke: bool) -> None:
+async def test_keyed_calls_are_repeated_until_the_executor_is_available(broke: bool) -> None:
     harness = LoopHarness()
     error: StrataError = UnavailableError("ipv4:10.0.0.1:7605: refused")
     harness.tools.error = lost(error) if broke else error
@@ -386,7 +386,7 @@ async def test_reply_is_requested_once_and_committed_once_recall_is_available_ag
 
 
 @pytest.mark.parametrize("method", ["open_step", "record"])
-async def test_unavailable_journal_repeats_neither_reply_nor_call(
+async def test_an_unavailable_journal_repeats_neither_reply_nor_call(
     method: str,
 ) -> None:
     harness = LoopHarness()
@@ -453,8 +453,8 @@ async def test_cancel_while_tools_run_keeps_the_pair_whole() -> None:
     assert content(harness, 3, 1) == content(harness, 3, 2) == CANCELLED
 
 
-async def test_turn_stopped_by_its_process_stores_no_returns_for_calls_cut_off() -> None:
-    """Only a cancelled run is cancelled: the ledger has what ended, the next attempt the rest."""
+async def test_a_turn_stopped_by_its_process_stores_no_returns_for_interrupted_calls() -> None:
+    """The ledger has the finished calls; the next attempt reports the rest."""
     harness = LoopHarness()
     harness.model.replies = [harness.calls("acts", "blocks", "acts")]
     request = harness.request()
@@ -478,7 +478,7 @@ async def test_turn_stopped_by_its_process_stores_no_returns_for_calls_cut_off()
 
 
 async def cut_in_a_step() -> tuple[LoopHarness, RunRequest]:
-    """A run whose process was stopped while one of two calls was running."""
+    """Returns a run whose process was stopped while one of two calls was running."""
     harness = LoopHarness()
     harness.model.replies = [harness.calls("acts", "blocks")]
     request = harness.request()
@@ -490,7 +490,7 @@ async def cut_in_a_step() -> tuple[LoopHarness, RunRequest]:
     return harness, request
 
 
-async def test_cancelled_run_stores_the_step_that_an_earlier_attempt_left() -> None:
+async def test_a_cancelled_run_stores_the_unfinished_step_of_an_earlier_attempt() -> None:
     harness, request = await cut_in_a_step()
     batches = len(harness.tools.batches)
 
@@ -504,7 +504,7 @@ async def test_cancelled_run_stores_the_step_that_an_earlier_attempt_left() -> N
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["attempt begins late", "settled"])
-async def test_run_that_is_dispatched_after_its_deadline_stores_the_step_that_was_left(
+async def test_a_run_dispatched_after_its_deadline_stores_the_unfinished_step(
     cancelled: bool,
 ) -> None:
     harness, request = await cut_in_a_step()
@@ -529,7 +529,7 @@ async def test_run_that_is_dispatched_after_its_deadline_stores_the_step_that_wa
     assert "cancelled" not in content(harness, 3, 1)
 
 
-async def test_run_cancelled_while_it_looks_for_a_step_that_was_left_stores_it() -> None:
+async def test_a_run_cancelled_while_it_loads_an_unfinished_step_stores_it() -> None:
     harness, request = await cut_in_a_step()
 
     control, looked, resume = TurnControl(), asyncio.Event(), harness.journal.resume
@@ -555,7 +555,7 @@ async def test_run_cancelled_while_it_looks_for_a_step_that_was_left_stores_it()
     assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
 
 
-async def test_detached_turn_finishes_its_step_and_starts_no_other() -> None:
+async def test_a_turn_without_a_caller_finishes_its_step_and_starts_no_other() -> None:
     harness = LoopHarness()
     harness.model.replies = [harness.calls("acts"), reply("Done.")]
     request, control = harness.request(), TurnControl()
@@ -575,13 +575,13 @@ async def test_detached_turn_finishes_its_step_and_starts_no_other() -> None:
     assert len(harness.model.requests) == 2
 
 
-async def test_next_attempt_waits_for_one_that_finishes_its_step() -> None:
+async def test_the_next_attempt_waits_for_an_attempt_that_is_finishing_its_step() -> None:
     harness = LoopHarness()
     request = harness.request()
     await harness.journal.mark_finishing(key_of(request), 60.0)
     second = asyncio.create_task(harness.run(replace(request, attempt=2), reply("Done.")))
     await asyncio.sleep(0.05)
-    # It has taken no fence: what the first attempt stores is still accepted.
+    # The attempt has not fenced the first one, whose steps are still accepted.
     assert harness.recall.attempt == 0
     assert not second.done()
     await harness.journal.mark_finishing(key_of(request), 0.0)
@@ -629,11 +629,13 @@ async def die(harness: LoopHarness, request: RunRequest) -> None:
         await harness.run(request)
 
 
-async def test_journalled_reply_is_not_requested_again_and_unknown_outcomes_are_reported() -> None:
+async def test_a_journalled_reply_is_not_requested_again_and_unknown_outcomes_are_reported() -> (
+    None
+):
     harness = LoopHarness()
     harness.model.replies = [harness.calls("acts", "keyed", "reads", "acts"), reply("Done.")]
     request = harness.request()
-    # Dies in the middle of the third call; the first was written down at once.
+    # Dies in the middle of the third call; the first was journalled at once.
     harness.fate.last = 13
     await die(harness, request)
     asked = len(harness.model.requests)
@@ -650,7 +652,7 @@ async def test_journalled_reply_is_not_requested_again_and_unknown_outcomes_are_
     assert sink.outcome.usage == USAGE + USAGE
 
 
-async def test_abandoned_dispatch_stops_at_the_fence() -> None:
+async def test_a_replaced_attempt_is_stopped_by_the_fence() -> None:
     harness = LoopHarness()
     harness.model.hold = asyncio.Event()
     harness.model.replies = [harness.calls("acts"), reply("From the second.")]
@@ -676,7 +678,7 @@ def scripts() -> st.SearchStrategy[list[list[str]]]:
 
 @settings(max_examples=150, deadline=None)
 @given(script=scripts(), deaths=st.lists(st.integers(0, 25), max_size=4))
-async def test_no_crash_loses_duplicates_or_separates_messages(
+async def test_no_crash_loses_or_duplicates_messages_or_separates_pairs(
     script: list[list[str]], deaths: list[int]
 ) -> None:
     harness = LoopHarness()
@@ -696,7 +698,7 @@ async def test_no_crash_loses_duplicates_or_separates_messages(
         resumed = harness.journal.rows.get(request.run_id, (0, None))[1]
         queue_replies()
         if resumed is not None and resumed.step == len(harness.recall.commits) + 1:
-            # A journalled reply is not asked for again.
+            # A journalled reply is not requested again.
             harness.model.replies = harness.model.replies[1:]
         last = deaths[attempt - 1] if attempt <= len(deaths) else None
         harness.fate.last = None if last is None else harness.fate.calls + last

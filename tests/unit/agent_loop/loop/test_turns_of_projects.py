@@ -22,7 +22,7 @@ from unit.agent_loop.loop.model_replies import reply
 
 
 class SlowRecall:
-    """A recall that counts the calls of a project that are under way, and lets others run."""
+    """A recall that counts concurrent calls of projects and lets other tasks run."""
 
     def __init__(self, recall: Recall, project: str, running: Counter[str], most: Counter[str]):
         self._recall = recall
@@ -52,7 +52,7 @@ class SlowRecall:
 
 
 class Turns:
-    """Turns of projects that share a process, and what was under way of them."""
+    """Turns of projects that share a process, with counts of concurrent ones."""
 
     def __init__(self) -> None:
         self.most: Counter[str] = Counter()
@@ -74,7 +74,7 @@ class Turns:
         return tasks
 
 
-async def test_busy_project_leaves_slots_to_a_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_project_leaves_slots_to_a_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine these turns take longer than the times after which slots are given away.
     monkeypatch.setattr(fair_slots, "_SHORT_S", 60.0)
     monkeypatch.setattr(fair_slots, "_SHORT_GIVE_WAY_S", 60.0)
@@ -82,12 +82,12 @@ async def test_busy_project_leaves_slots_to_a_quiet_one(monkeypatch: pytest.Monk
     await turns.take("quiet")
     noisy = await turns.begin_many("noisy")
     await asyncio.create_task(turns.take("quiet"))
-    assert turns.ended.count("noisy") < 10, "the quiet one had to wait for most of the others"
+    assert turns.ended.count("noisy") < 10, "the quiet project had to wait for most of the others"
     await asyncio.gather(*noisy)
     assert turns.most["noisy"] <= 2
 
 
-async def test_a_project_alone_is_not_held_back() -> None:
+async def test_a_single_active_project_may_use_many_slots() -> None:
     turns = Turns()
     await asyncio.gather(*await turns.begin_many("noisy"))
     assert turns.most["noisy"] > 10

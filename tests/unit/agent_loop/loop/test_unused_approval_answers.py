@@ -34,7 +34,7 @@ from unit.agent_loop.loop.ruled import leaves, most, return_messages, rule
 async def answered_in_vain(
     harness: LoopHarness, response: ApprovalResponse | None = None
 ) -> RunRequest:
-    """A run that has an answer, and no model."""
+    """Runs a turn with an approval response and without a model."""
     run = with_answer(harness, response or yes(asked(harness)))
     harness.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
     sink = await harness.run(run)
@@ -44,14 +44,14 @@ async def answered_in_vain(
 
 
 async def died_within(harness: LoopHarness, *, after: bool) -> RunRequest:
-    """A run that has an answer, and whose process dies in the call or after its result."""
+    """Runs a turn with an approval response, whose process dies during the call or after it."""
     run = with_answer(harness, yes(asked(harness)))
 
     def die(*_: object) -> None:
         raise Died
 
     if after:
-        # The step is not stored: its calls have ended.
+        # The step is not stored although its calls have ended.
         harness.recall.commit_step = die  # type: ignore[method-assign, assignment]
     else:
         harness.tools.on_call = die
@@ -77,7 +77,7 @@ async def test_next_run_reports_the_call_as_not_started() -> None:
     assert_a_provider_takes_it(harness)
 
 
-async def test_another_answer_counts_and_the_call_runs_once() -> None:
+async def test_an_answer_after_an_unused_one_runs_the_call_once() -> None:
     harness = gated_harness("acts")
     await harness.run(None, harness.calls("reads", "acts"))
     request = asked(harness)
@@ -91,7 +91,7 @@ async def test_another_answer_counts_and_the_call_runs_once() -> None:
     assert_a_provider_takes_it(harness)
 
 
-async def test_the_last_answer_counts_whatever_the_first_was() -> None:
+async def test_the_last_answer_decides_independently_of_the_first() -> None:
     for first, last, runs in ((no, yes, 1), (yes, no, 0)):
         harness = gated_harness("acts")
         await harness.run(None, harness.calls("acts"))
@@ -117,7 +117,7 @@ async def test_next_run_reports_denials_and_client_returns() -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-async def test_an_old_request_whose_call_ends_a_turn_does_not_end_the_next_one(dies: bool) -> None:
+async def test_an_old_request_with_an_exit_tool_does_not_end_the_next_turn(dies: bool) -> None:
     harness = gated_harness("acts")
     rule(harness, leaves("acts"), tools=("acts", "reads"))
     await harness.run(None, harness.calls("acts"))
@@ -125,7 +125,7 @@ async def test_an_old_request_whose_call_ends_a_turn_does_not_end_the_next_one(d
     await answered_in_vain(harness, answer(asked(harness), Decision(call.id, client_return="mine")))
     run = harness.request("And?")
     if dies:
-        # The request is settled and stored; no model was asked yet.
+        # The request is settled and stored; no request to a model was made yet.
         harness.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
         await harness.run(run)
         harness.models.error = None
@@ -137,7 +137,7 @@ async def test_an_old_request_whose_call_ends_a_turn_does_not_end_the_next_one(d
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_call_that_may_have_begun_is_unknown_and_never_run_again(again: bool) -> None:
+async def test_a_call_that_may_have_started_is_unknown_and_never_run_again(again: bool) -> None:
     harness = gated_harness("acts")
     await harness.run(None, harness.calls("acts"))
     request = asked(harness)
@@ -172,7 +172,7 @@ async def test_finished_run_cannot_start_its_calls() -> None:
     following = harness.request("And?")
 
     async def overtake() -> None:
-        # Between the begin of its turn and its journal, it is abandoned.
+        # The run is abandoned between the begin of its turn and its journal.
         harness.recall._fence = ("", 0)
         await harness.run(following, reply("Not done."))
 
@@ -192,7 +192,7 @@ async def test_finished_run_cannot_start_its_calls() -> None:
     assert return_messages(harness)[0].startswith("The call was not started:")
 
 
-async def test_a_service_that_is_down_leaves_the_answer_to_the_retry() -> None:
+async def test_an_answer_is_used_by_the_retry_after_a_service_failure() -> None:
     harness = gated_harness("acts")
     await harness.run(None, harness.calls("acts"))
     run = with_answer(harness, yes(asked(harness)))
@@ -210,7 +210,7 @@ async def test_a_service_that_is_down_leaves_the_answer_to_the_retry() -> None:
     assert sum(acts(harness).values()) == 1
 
 
-async def test_a_fork_leaves_the_run_of_the_original_alone() -> None:
+async def test_a_fork_does_not_read_the_journal_of_the_original_run() -> None:
     harness = gated_harness("acts")
     await harness.run(None, harness.calls("acts"))
     run = await answered_in_vain(harness)
@@ -220,7 +220,7 @@ async def test_a_fork_leaves_the_run_of_the_original_alone() -> None:
     assert run.run_id not in harness.journal.rows
 
 
-async def test_answer_older_than_the_journal_counts_as_used() -> None:
+async def test_an_answer_older_than_the_journal_counts_as_used() -> None:
     harness = gated_harness("acts")
     await harness.run(None, harness.calls("acts"))
     request = asked(harness)

@@ -20,14 +20,14 @@ def text_of(message: MessageInput) -> str:
 
 
 def end_of(message: MessageInput) -> TranscriptRead | None:
-    """How far the message goes once it is stored."""
+    """Returns the end of the range that the stored message covers."""
     stored = Message(
         "message-1", message.role, message.parts, client_message_id=message.client_message_id
     )
     return read_of([stored])
 
 
-def test_a_portion_names_its_lines_and_where_it_ends() -> None:
+def test_a_portion_states_its_lines_and_its_end() -> None:
     shown = document_input(DocumentLines("house/rules.txt", ("No shoes.", "Quiet."), 0, 20), READ)
     assert text_of(shown) == (
         f"{DOCUMENT_REMINDER}\n\nDocument house/rules.txt, lines 11 to 12 of 20:\nNo shoes.\nQuiet."
@@ -40,7 +40,7 @@ def test_text_of_a_document_is_untrusted() -> None:
     assert shown.taint == (Provenance.WEB,)
 
 
-def test_no_line_behind_the_range_is_shown() -> None:
+def test_no_line_after_the_range_is_shown() -> None:
     lines = tuple(f"line {number}" for number in range(11, 40))
     shown = document_input(DocumentLines("a/b.txt", lines, 0, 40), READ)
     assert text_of(shown).endswith("\nline 20")
@@ -54,7 +54,7 @@ def test_a_truncated_line_is_marked() -> None:
     )
 
 
-def test_deleted_file_counts_as_read() -> None:
+def test_a_deleted_file_counts_as_read() -> None:
     for document in (None, DocumentLines("a/b.txt", (), 0, 3)):
         shown = document_input(document, READ)
         assert GONE in text_of(shown)

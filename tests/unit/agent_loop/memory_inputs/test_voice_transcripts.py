@@ -37,7 +37,7 @@ def stored(older: list[Message], newer: list[Message], budget: int = 60_000) -> 
 
 def test_lines_are_numbered_over_both_parts_and_marked() -> None:
     older = [text_message(5, "one"), text_message(6, "two", MessageRole.ASSISTANT)]
-    # The window still holds what is archived.
+    # The window still holds messages that are archived.
     newer = [text_message(0, "You speak.", MessageRole.SYSTEM), *older, text_message(10, "three")]
     assert stored(older, newer).text == (
         f"{REMINDER}\n\nMessages:\n"
@@ -57,7 +57,7 @@ def test_lines_are_numbered_over_both_parts_and_marked() -> None:
         "",
     ],
 )
-def test_older_lines_are_read_back_for_any_text(text: str) -> None:
+def test_older_lines_can_be_read_back_for_any_text(text: str) -> None:
     transcript = stored(
         [text_message(5, text), text_message(6, "second")], [text_message(10, text)]
     )
@@ -68,12 +68,12 @@ def test_older_lines_are_read_back_for_any_text(text: str) -> None:
     assert (older.agent_id, older.range_key) == ("agent-1", "memories-of/conversation-1/4/9")
 
 
-def test_text_of_many_lines_stays_one_line_with_its_breaks() -> None:
+def test_a_text_of_several_lines_is_one_numbered_line() -> None:
     older = older_lines(READ, [stored([text_message(5, "a\nb")], [])])
     assert older.lines == ("user: a\n  b",)
 
 
-def test_copies_and_other_conversations_are_left_out() -> None:
+def test_copies_and_other_conversations_are_omitted() -> None:
     copied = replace(text_message(5, "copied"), copied=True)
     elsewhere = replace(text_message(6, "elsewhere"), conversation_id="conversation-2")
     transcript = stored([copied, elsewhere], [])
@@ -82,7 +82,7 @@ def test_copies_and_other_conversations_are_left_out() -> None:
     assert older_lines(READ, []).lines == ()
 
 
-def test_a_long_text_is_cut_so_that_all_lines_are_read() -> None:
+def test_a_long_text_is_truncated_so_that_all_lines_are_read() -> None:
     lines = older_lines(
         READ, [stored([text_message(5, "x" * 100_000), text_message(6, "y")], [])]
     ).lines
@@ -97,7 +97,7 @@ def test_transcript_fits_the_memory_agent_and_truncates_messages_in_view_first()
     transcript = stored(older, newer, 10_000)
     assert len(transcript.text.encode()) < 10_000 + len(REMINDER) + 500
     assert [f"{number}. (" in transcript.text for number in range(8)] == [True] * 7 + [False]
-    # What leaves the window of the voice agent is archived as it was said.
+    # Messages that leave the window of the voice agent are archived unchanged.
     assert older_lines(READ, [transcript]).lines == (
         "user: " + "o" * 5_000,
         "user: " + "é" * 1_000,

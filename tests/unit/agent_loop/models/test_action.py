@@ -1,4 +1,4 @@
-"""An action is read while it is written, and tolerantly when it is finished."""
+"""Parsing of actions, while they are streamed and when they are complete."""
 
 import json
 from itertools import pairwise
@@ -30,7 +30,7 @@ def test_message_is_decoded_from_any_pieces(
 
 
 @given(TEXTS, st.lists(st.integers(0, 10_000)))
-def test_only_certain_text_is_streamed(message: str, cuts: list[int]) -> None:
+def test_only_text_that_is_certain_is_streamed(message: str, cuts: list[int]) -> None:
     text = json.dumps({"tool": "say", "arguments": {"message": message}})
     stream, shown = MessageStream("say"), ""
     for piece in pieces(text, cuts):
@@ -46,7 +46,7 @@ def test_decoder_accepts_any_text_in_any_pieces(text: str, cuts: list[int]) -> N
     decoded.encode()
 
 
-def test_other_actions_show_nothing() -> None:
+def test_arguments_of_other_tools_are_not_streamed() -> None:
     stream = MessageStream("say")
     assert stream.feed('{"tool": "lookup", "arguments": {"message": "secret"}}') == ""
 
@@ -60,7 +60,7 @@ def test_other_actions_show_nothing() -> None:
         '{} {"tool": "a", "arguments": {"x": 1}}',
     ],
 )
-def test_an_action_is_found(text: str) -> None:
+def test_an_action_is_parsed_from_various_forms(text: str) -> None:
     assert parse(text) == ModelAction("a", '{"x": 1}')
 
 
@@ -78,12 +78,12 @@ def test_raw_line_breaks_in_strings_are_accepted() -> None:
         '{"tool": "a"}',
         '{"tool": "a", "arguments": [1]}',
         '{"tool": 4, "arguments": {}}',
-        # Cut off: the inner object must not pass for an action.
+        # The output is cut off: the inner object must not count as an action.
         '{"tool": "make", "arguments": {"name": "x", "arguments": {}}',
         '{"result": {"name": "x", "arguments": {}}}',
     ],
 )
-def test_text_without_an_action_gives_none(text: str) -> None:
+def test_text_without_an_action_is_parsed_as_none(text: str) -> None:
     assert parse(text) is None
 
 

@@ -1,4 +1,4 @@
-"""Any conversation becomes a legal request, judged by the strict rules of the doubles."""
+"""Any conversation is repaired to a valid request, checked by the rules of the doubles."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_call_is_followed_by_its_return(conversation: Sequence[ChatMessage
 def test_sent_messages_stay_the_same_when_others_are_added(
     before: list[ChatMessage], after: list[ChatMessage]
 ) -> None:
-    """The provider's prompt cache depends on it. Unanswered calls at the end may be answered."""
+    """The prompt cache of the provider depends on it. Open calls at the end may be answered."""
     first = [m for m in repair(before) if m.role is not ChatRole.TOOL]
     second = [m for m in repair([*before, *after]) if m.role is not ChatRole.TOOL]
     assert second[: len(first)] == first
@@ -121,13 +121,13 @@ def test_openai_gets_images_of_returns_after_all_returns_of_the_reply() -> None:
 
 
 @given(CONVERSATIONS)
-def test_repair_is_stable(conversation: Sequence[ChatMessage]) -> None:
+def test_repairing_twice_changes_nothing(conversation: Sequence[ChatMessage]) -> None:
     once = repair(conversation)
     assert repair(once) == once
 
 
 @given(CONVERSATIONS, CHOICES)
-def test_openai_accepts_any_conversation(
+def test_openai_accepts_any_repaired_conversation(
     conversation: Sequence[ChatMessage], choice: ToolChoice
 ) -> None:
     asked = ModelRequest([ChatMessage.user("first"), *conversation], TOOLS, choice)
@@ -193,7 +193,7 @@ def test_the_structured_mode_writes_alternating_text(
 
 
 def assert_sendable(body: object) -> None:
-    """What the providers' SDKs do with a request."""
+    """Asserts that the SDKs of the providers can serialise a request."""
     json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -217,7 +217,7 @@ def test_call_without_return_gets_a_placeholder_return() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "\u3000\u200b\ufeff"])
-def test_blank_user_message_keeps_its_place_as_placeholder(text: str) -> None:
+def test_a_blank_user_message_is_sent_as_a_placeholder(text: str) -> None:
     sent = repair(
         [ChatMessage.user("Hi."), ChatMessage.assistant("Hello."), ChatMessage.user(text)]
     )
@@ -243,7 +243,7 @@ def test_valid_arguments_are_sent_as_they_are() -> None:
     assert legal_arguments("[1]") == '{"invalid_arguments": "[1]"}'
 
 
-def test_thinking_is_left_out_if_earlier_calls_had_none() -> None:
+def test_thinking_is_omitted_if_earlier_calls_had_none() -> None:
     conversation = [
         ChatMessage.user("u"),
         ChatMessage.assistant("", [ToolCall("1", "a", "{}")]),

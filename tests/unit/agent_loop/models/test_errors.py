@@ -11,7 +11,7 @@ from strata.agent_loop.domain.model.errors import (
     retry_after_seconds,
 )
 
-# The words of OpenAI, Anthropic, vLLM, llama.cpp, LM Studio and Ollama.
+# The messages of OpenAI, Anthropic, vLLM, llama.cpp, LM Studio and Ollama.
 OVERFLOWS = [
     (400, "context_length_exceeded", "Your input exceeds the context window of this model."),
     (400, "invalid_request_error", "prompt is too long: 213462 tokens > 200000 maximum"),
@@ -40,7 +40,7 @@ def test_every_servers_overflow_is_recognised(status: int, code: str | None, mes
     assert classify(status, (code,), message) is ModelErrorKind.CONTEXT_OVERFLOW
 
 
-# The words of OpenAI, Anthropic, vLLM, llama.cpp, OpenRouter and LM Studio.
+# The messages of OpenAI, Anthropic, vLLM, llama.cpp, OpenRouter and LM Studio.
 IMAGES = [
     (400, "Invalid image_url: the image data is not valid."),
     (400, "You uploaded an unsupported image. Please make sure your image has of one the formats."),

@@ -41,7 +41,7 @@ print(threads["strata.agent_loop.models.openai_api.chat_completions"] is threadi
 """
 
 
-def test_first_turn_imports_the_sdk_off_the_event_loop() -> None:
+def test_the_first_turn_imports_the_sdk_off_the_event_loop() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FIRST_TURN],
         env={**os.environ, "PYTHONPATH": SOURCE_PATH},

@@ -76,7 +76,7 @@ async def test_a_key_that_cannot_be_opened_stops_its_own_endpoint_only() -> None
         assert ring.open_all([lost]) == {}
 
 
-async def test_a_key_of_another_project_does_not_open() -> None:
+async def test_a_key_sealed_for_another_project_cannot_be_opened() -> None:
     ring = keyring(OLD)
     sealed = ring.seal("openai", "", "shared")
     with signed_in("project-2"), pytest.raises(ModelError):
@@ -114,7 +114,7 @@ def test_settings_read_master_keys_from_both_places(
 
 
 @pytest.mark.parametrize("kind", list(ModelErrorKind))
-def test_only_a_refused_key_is_named(kind: ModelErrorKind) -> None:
+def test_the_owner_of_the_key_is_named_only_in_authentication_errors(kind: ModelErrorKind) -> None:
     named = naming_key(ModelError(kind, "No.", status=401), "the project's key")
     assert ("the project's key" in named.message) is (kind is ModelErrorKind.AUTHENTICATION)
     assert (named.kind, named.status) == (kind, 401)

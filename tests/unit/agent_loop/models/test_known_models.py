@@ -40,7 +40,7 @@ def test_model_that_the_table_lacks_is_unknown(preset: str, model: str) -> None:
     assert known_model(preset, model) is None
 
 
-def test_table_has_a_date() -> None:
+def test_the_table_of_models_has_a_valid_date() -> None:
     assert date.fromisoformat(AS_OF) < date(2100, 1, 1)
 
 
@@ -78,7 +78,7 @@ async def test_agent_without_a_window_gets_the_default_or_that_of_the_model(
         ("mine/any", True, 200_000),
     ],
 )
-async def test_window_of_an_agent_holds_for_its_own_model_and_as_far_as_known_for_a_fallback(
+async def test_the_configured_context_window_applies_to_the_own_model_and_limits_a_fallback(
     handle: str, as_fallback: bool, window: int
 ) -> None:
     assert (await bound(handle, as_fallback=as_fallback, context_window=200_000))[0] == window

@@ -1,4 +1,4 @@
-"""What is measured of the calls of a model."""
+"""Metrics, spans and logs of model calls."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_failed_call_is_counted_by_its_error(error: Exception, outcome: 
 @pytest.mark.parametrize(
     ("events", "outcome"), [((TextDelta("Hi"),), "cancelled"), ((REPLY, REPLY), "ok")]
 )
-async def test_a_call_whose_reader_leaves_is_cancelled_unless_its_reply_was_read(
+async def test_a_call_whose_reader_leaves_counts_as_cancelled_unless_its_reply_was_complete(
     events: tuple[ModelEvent, ...], outcome: str
 ) -> None:
     model, telemetry = metered(Scripted(*events, error=AssertionError("read too far")))
@@ -155,7 +155,7 @@ async def test_a_call_is_a_span_with_names_and_numbers_only() -> None:
         (None, "cancelled"),
     ],
 )
-async def test_a_call_that_fails_ends_its_span_with_the_kind_of_the_error(
+async def test_a_failed_call_ends_its_span_with_the_kind_of_the_error(
     error: Exception | None, error_type: str
 ) -> None:
     model, _ = metered(Scripted(TextDelta("Hi"), error=error))
@@ -208,7 +208,7 @@ async def test_other_calls_are_not_logged(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.records == []
 
 
-async def test_requests_that_are_sent_again_are_counted() -> None:
+async def test_retried_requests_are_counted() -> None:
     telemetry = Telemetry()
     policy = RetryPolicy(on_retry=ModelMetrics(telemetry, LABELS).note_retry).hurried()
     failing = Scripted(error=ModelError(ModelErrorKind.UNAVAILABLE, "Away."))
@@ -221,7 +221,7 @@ async def test_requests_that_are_sent_again_are_counted() -> None:
     assert telemetry.total(MODEL_RETRIES, error="unavailable", **LABELS) == 1
 
 
-def test_models_share_a_label_beyond_a_number() -> None:
+def test_models_over_the_limit_share_one_label() -> None:
     labels = ModelLabels()
     handles = [f"openai/{number}" for number in range(MAX_MODEL_LABELS + 5)]
     seen = [labels.of(handle) for handle in handles]

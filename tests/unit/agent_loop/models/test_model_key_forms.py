@@ -29,7 +29,7 @@ def read(provider: str, key: str) -> str:
 
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
-def test_file_of_a_service_account_is_kept_without_blanks_and_addresses(indent: Any) -> None:
+def test_the_file_of_a_service_account_is_stored_compactly_without_addresses(indent: Any) -> None:
     file = json.dumps({**ACCOUNT, "token_uri": "http://169.254.169.254/", "x": 1}, indent=indent)
     kept = read("vertex", f"\n{file}\r\n")
     assert json.loads(kept) == ACCOUNT
@@ -68,6 +68,6 @@ def test_malformed_vertex_key_is_refused_and_not_shown(key: str, words: str) -> 
 
 
 @pytest.mark.parametrize("provider", sorted(DIALECTS.keys() - {"vertex"}))
-def test_keys_of_others_have_no_blanks(provider: str) -> None:
+def test_keys_of_other_services_cannot_contain_blanks(provider: str) -> None:
     with pytest.raises(InvalidArgumentError, match="api_key"):
         read(provider, json.dumps(ACCOUNT, indent=2))

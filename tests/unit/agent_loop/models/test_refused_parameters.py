@@ -1,4 +1,4 @@
-"""What models refused, as it is looked up for each request."""
+"""Parameters that a model refused, as they are looked up for each request."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from strata.agent_loop.models.refused_parameters import Refusals
 
 
 class _Messages:
-    """A value that is large when it is written out."""
+    """A value that must not be serialised."""
 
     def __repr__(self) -> str:
         raise AssertionError("it was written out")
 
 
-def test_no_value_is_written_out_while_none_is_refused() -> None:
+def test_values_are_not_serialized_while_none_is_refused() -> None:
     refusals = Refusals({"temperature"})
 
     assert not refusals.covers("messages", _Messages())
     assert refusals.covers("temperature", _Messages())
 
 
-def test_a_refused_value_is_left_out_and_others_are_sent() -> None:
+def test_only_the_refused_value_is_left_out() -> None:
     refusals = Refusals()
     value: Any = {"effort": "high"}
 

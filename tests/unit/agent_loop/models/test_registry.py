@@ -18,7 +18,7 @@ LOCAL = ModelEndpoint(
 REGISTRY = ModelRegistry([OPEN, CLOSED, LOCAL])
 
 
-def test_the_model_may_have_slashes() -> None:
+def test_the_name_of_a_model_may_contain_slashes() -> None:
     settings = REGISTRY.resolve("router/meta/llama")
     assert (settings.handle, settings.model) == ("router/meta/llama", "meta/llama")
     assert (settings.base_url, settings.api_key) == ("http://r/v1", "key")
@@ -34,7 +34,7 @@ def test_an_agent_overrides_the_settings_it_sets() -> None:
     assert (settings.context_window, settings.structured_tools) == (4096, True)
 
 
-def test_the_default_is_the_first_listed_model() -> None:
+def test_the_default_model_is_the_first_listed_one() -> None:
     assert REGISTRY.resolve().handle == "claude/opus"
     assert ModelRegistry([OPEN, CLOSED], "router/x").resolve().handle == "router/x"
 

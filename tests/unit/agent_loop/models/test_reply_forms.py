@@ -1,4 +1,4 @@
-"""How each dialect asks for a reply in JSON, judged by what the real services refuse."""
+"""Requests for JSON replies in each dialect, checked by the rules of the real services."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_other_servers_get_the_unchanged_schema(service: str) -> None:
 @pytest.mark.parametrize(
     "service", ["groq", "gemini", "deepseek", "vllm", "llamacpp", "lmstudio", "ollama"]
 )
-def test_prompt_asks_for_json_if_server_refuses_format_beside_tools(
+def test_the_schema_is_in_the_prompt_if_the_server_refuses_formats_beside_tools(
     service: str,
 ) -> None:
     body = openai_body(WEATHER, service)
@@ -131,18 +131,18 @@ def test_prompt_asks_for_json_if_server_refuses_format_beside_tools(
 
 
 @pytest.mark.parametrize("service", ["gemini", "vllm", "llamacpp", "lmstudio", "ollama"])
-def test_without_tools_they_enforce_the_schema(service: str) -> None:
+def test_without_tools_such_servers_enforce_the_schema(service: str) -> None:
     form = openai_body(WEATHER, service, tools=False)["response_format"]
     assert form["type"] == "json_schema"
 
 
-def test_deepseek_enforces_json_and_reads_the_schema_in_the_prompt() -> None:
+def test_deepseek_gets_json_mode_and_the_schema_in_the_prompt() -> None:
     body = openai_body(WEATHER, "deepseek", tools=False)
     assert body["response_format"] == {"type": "json_object"}
     assert '"city"' in str(body["messages"])
 
 
-def test_groq_never_gets_a_format_because_replies_are_streamed() -> None:
+def test_groq_gets_no_format_because_replies_are_streamed() -> None:
     assert "response_format" not in openai_body(WEATHER, "groq", tools=False)
 
 
@@ -162,7 +162,7 @@ def test_groq_never_gets_a_format_because_replies_are_streamed() -> None:
         (ANY, {"type": "json_object"}),
     ],
 )
-def test_responses_have_their_own_form(reply: JsonReply, form: dict[str, Any]) -> None:
+def test_the_responses_api_has_its_own_format_field(reply: JsonReply, form: dict[str, Any]) -> None:
     settings = ModelSettings("s/m", "openai_responses", "m")
     body = responses_wire.build(asked(reply), settings, responses_wire.Learnt(), official=True)
     responses_dialect.check(body)
@@ -225,7 +225,7 @@ def test_refusal_of_one_schema_does_not_weaken_another() -> None:
         ("", "Invalid schema for function 'a'", False),
     ],
 )
-def test_only_errors_about_the_form_weaken_it(
+def test_only_errors_about_the_format_select_a_weaker_form(
     parameter: str, message: str, is_about_it: bool
 ) -> None:
     learnt = ReplyForms()
@@ -277,7 +277,7 @@ def test_closed_schemas_keep_the_keywords_of_the_api(
     assert to_closed(schema) == closed
 
 
-def test_structured_tool_mode_binds_the_message_to_the_schema() -> None:
+def test_structured_tool_mode_requires_the_message_to_match_the_schema() -> None:
     say, *_ = reply_schema(allowed(TOOLS, asked(None).tool_choice, WEATHER))["anyOf"]
     assert say["properties"]["tool"] == {"const": "say"}
     message = say["properties"]["arguments"]["properties"]["message"]

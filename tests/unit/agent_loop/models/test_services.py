@@ -1,4 +1,4 @@
-"""Any conversation becomes a request that each known service takes, judged by its own rules."""
+"""Any conversation becomes a valid request for each known service, checked by its rules."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_ids_of_a_fixed_length_are_unique_and_stay_the_same(ids: list[str]) -> N
     assert half == sent[: len(half)]
 
 
-def test_ids_that_fit_are_sent_as_they_are() -> None:
+def test_valid_ids_are_sent_unchanged() -> None:
     [sent] = repair([ChatMessage.assistant("", [ToolCall("iRvM4muS4", "a", "{}")])], 9)[:1]
     assert sent.tool_calls[0].id == "iRvM4muS4"
 
@@ -137,7 +137,7 @@ def test_mistral_gets_a_reply_between_a_return_and_a_message_of_the_user() -> No
     assert last["messages"][-1] == {"role": "user", "content": CONTINUE}
 
 
-def test_deepseek_gets_its_reasoning_back_and_does_not_think_where_a_call_is_forced() -> None:
+def test_deepseek_gets_its_reasoning_back_and_does_not_reason_before_a_forced_call() -> None:
     messages = [ChatMessage.user("hi"), CALLING, RETURN]
     sent = body_for("deepseek", messages, reasoning_effort="high")
     assert sent["messages"][1]["reasoning_content"] == "I should look."
@@ -149,13 +149,13 @@ def test_deepseek_gets_its_reasoning_back_and_does_not_think_where_a_call_is_for
     assert "reasoning_content" not in body_for("groq", messages)["messages"][1]
 
 
-def test_deepseek_reads_the_schema_of_the_reply_in_the_prompt() -> None:
+def test_deepseek_gets_the_schema_of_the_reply_in_the_prompt() -> None:
     sent = body_for("deepseek", [ChatMessage.user("hi")], schema=SCHEMA, tools=[])
     assert sent["response_format"] == {"type": "json_object"}
     assert '"reply"' in sent["messages"][0]["content"]
 
 
-def test_lmstudio_is_offered_only_the_tool_that_is_forced() -> None:
+def test_lmstudio_gets_only_the_forced_tool() -> None:
     tools = [*TOOLS, ToolSchema("b", "B.", {"type": "object", "properties": {}})]
     sent = body_for("lmstudio", [ChatMessage.user("hi")], choice=ToolChoice.named("a"), tools=tools)
     assert sent["tool_choice"] == "required"
@@ -164,7 +164,7 @@ def test_lmstudio_is_offered_only_the_tool_that_is_forced() -> None:
     assert len(free["tools"]) == 2
 
 
-def test_openrouter_is_asked_for_reasoning_by_an_object() -> None:
+def test_openrouter_gets_a_reasoning_object() -> None:
     messages = [ChatMessage.user("hi")]
     effort = body_for("openrouter", messages, reasoning_effort="low", max_reasoning_tokens=99)
     assert effort["reasoning"] == {"effort": "low"}
@@ -178,14 +178,14 @@ def test_openrouter_is_asked_for_reasoning_by_an_object() -> None:
     ("service", "model", "name"),
     [
         ("xai", "m", "max_completion_tokens"),
-        # Elsewhere a model of this name would be taken for one of OpenAI's reasoning models.
+        # At OpenAI a model with this name would count as a reasoning model.
         ("mistral", "gpt-5", "max_tokens"),
         ("fireworks", "accounts/fireworks/models/gpt-oss-120b", "max_tokens"),
         ("ollama", "gpt-5", "max_tokens"),
         ("vllm", "gpt-5", "max_tokens"),
     ],
 )
-def test_the_limit_of_the_reply_has_the_name_of_the_service(
+def test_the_limit_of_the_reply_has_the_parameter_name_of_the_service(
     service: str, model: str, name: str
 ) -> None:
     assert body_for(service, [ChatMessage.user("hi")], model=model, max_tokens=5)[name] == 5
@@ -203,7 +203,7 @@ def test_detected_local_servers_are_known_services() -> None:
     assert preset_of_product("Mistral") == preset_of_product("unheard of") == ""
 
 
-def test_openai_and_unknown_servers_are_asked_as_before() -> None:
+def test_openai_and_unknown_servers_get_equal_requests() -> None:
     messages = [
         ChatMessage.system("s"),
         CALLING,

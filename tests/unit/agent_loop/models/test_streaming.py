@@ -1,4 +1,4 @@
-"""Repetition and time limits."""
+"""Retries and time limits of model streams."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ from strata.agent_loop.models.streaming import RetryPolicy, StreamLimits, retryi
 
 
 class Flaky:
-    """Fails so many times, after so many events."""
+    """A stream that fails a number of times, after a number of events."""
 
     def __init__(self, failures: int, after: int = 0) -> None:
         self.left, self.after = failures, after
@@ -35,7 +35,7 @@ class Flaky:
         self.waits.append(seconds)
 
 
-async def test_waits_grow_between_the_tries() -> None:
+async def test_the_delay_grows_with_each_retry() -> None:
     flaky = Flaky(failures=2)
     seen = [event async for event in retrying(flaky, RetryPolicy(), flaky.sleep)]
     assert seen == [TextDelta("done")]
@@ -45,7 +45,7 @@ async def test_waits_grow_between_the_tries() -> None:
     assert 0.75 <= second <= 1.0
 
 
-async def test_nothing_is_repeated_after_the_first_event() -> None:
+async def test_a_request_is_not_repeated_after_the_first_event() -> None:
     flaky = Flaky(failures=1, after=1)
     with pytest.raises(ModelError):
         async for _ in retrying(flaky, RetryPolicy(), flaky.sleep):

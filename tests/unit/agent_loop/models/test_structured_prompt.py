@@ -36,7 +36,7 @@ def test_examples_are_of_offered_tools_only() -> None:
     assert "archival" not in text
 
 
-def test_a_tool_with_other_parameters_gets_no_wrong_example() -> None:
+def test_a_tool_with_other_parameters_has_no_wrong_example() -> None:
     odd = ToolSchema("conversation_search", "Searches.", {"type": "object", "properties": {}})
     assert '"query"' not in render([ChatMessage.system("s")], [odd])[0].text
 
@@ -56,7 +56,7 @@ def test_the_schema_binds_the_arguments_of_each_tool() -> None:
     assert not validator.is_valid({**good, "more": 1})
 
 
-def test_the_schema_carries_no_annotations() -> None:
+def test_the_schema_contains_no_annotations() -> None:
     assert "description" not in str(reply_schema([EDIT]))
     assert "'title'" not in str(reply_schema([EDIT]))
 
@@ -74,7 +74,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("line_numbers", [False, True])
-def test_edits_are_bound_to_the_blocks_that_may_be_edited(line_numbers: bool) -> None:
+def test_edits_are_restricted_to_the_editable_blocks(line_numbers: bool) -> None:
     memory = render_memory(MemoryForm(blocks=True, line_numbers=line_numbers), BLOCKS, [])
     blocks = labels(
         [ChatMessage.system(f"You are.\n\n{memory}\n\nMore."), ChatMessage.user(memory)]
@@ -88,7 +88,7 @@ def test_edits_are_bound_to_the_blocks_that_may_be_edited(line_numbers: bool) ->
     assert validator.is_valid({"tool": "conversation_search", "arguments": {"query": "x"}})
 
 
-def test_tools_that_create_blocks_and_custom_tools_take_any_label() -> None:
+def test_tools_that_create_blocks_and_custom_tools_accept_any_label() -> None:
     tools = [
         ToolSchema("memory_rethink", "Rewrites.", EDIT.parameters),
         ToolSchema("print_label", "Prints.", EDIT.parameters),
@@ -97,7 +97,7 @@ def test_tools_that_create_blocks_and_custom_tools_take_any_label() -> None:
     assert bound_to([], [EDIT]) == (EDIT,)
 
 
-def test_long_bounds_are_left_out_of_the_grammar() -> None:
+def test_long_bounds_are_omitted_from_the_grammar() -> None:
     texts = {"type": "array", "maxItems": 100, "items": {"type": "string", "maxLength": 1500}}
     few = {"type": "array", "maxItems": 5, "items": {"type": "string"}}
     properties = {"texts": texts, "few": few}

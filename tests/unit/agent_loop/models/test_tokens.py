@@ -29,7 +29,7 @@ def test_a_steady_ratio_is_learnt(ratio: float, size: int) -> None:
     assert estimator.ratio(KEY) == pytest.approx(size / round(size / ratio), rel=0.01)
 
 
-def test_a_new_agent_starts_from_its_model() -> None:
+def test_a_new_agent_starts_with_the_ratio_of_its_model() -> None:
     estimator = TokenEstimator()
     estimator.observe(KEY, 4000, Usage(prompt_tokens=1000))
     assert estimator.ratio(OTHER) == 4.0
@@ -71,7 +71,7 @@ def test_memory_is_bounded() -> None:
     assert estimator.ratio(TokenKey("openai", "m", "agent-19")) == 4.0
 
 
-def test_bytes_count_messages_and_tools() -> None:
+def test_request_bytes_include_messages_and_tools() -> None:
     tool = ToolSchema("t", "d", {"a": 1})
     messages = [ChatMessage.user("ü"), ChatMessage.assistant("", [ToolCall("id", "t", "{}")])]
     assert request_bytes(ModelRequest(messages, [tool])) == 2 + 1 + 2 + 1 + 1 + len('{"a":1}')

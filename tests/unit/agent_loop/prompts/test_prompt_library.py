@@ -43,7 +43,8 @@ KEYS = {
     "sleeptime_doc_ingest",
     "memgpt_generate_tool",
 }
-# Tools of single agent types, and arguments of tools, that prompts name beside the catalogue.
+# Tools of single agent types, and arguments of tools, that prompts name in addition to the
+# catalogue.
 SPECIFIED = {
     "memgpt_v2_chat": {"send_message", "request_heartbeat"},
     "memgpt_chat": {"send_message", "request_heartbeat"},
@@ -59,7 +60,7 @@ SPECIFIED = {
     },
 }
 BLOCKS = {"human", "persona", "instructions"}
-# What the prompt of a type must name, so that its agents act as their loop expects.
+# Names that the prompt of a type must contain, so that its agents act as their loop expects.
 MUST_NAME = {
     "memgpt_v2_chat": ["send_message", "request_heartbeat"],
     "memgpt_chat": [
@@ -103,7 +104,7 @@ def write(folder: Path, name: str, data: bytes | str) -> None:
 
 
 def problem_of(folder: Path, key: str) -> str:
-    """The problem of a file, as the list and as an error show it."""
+    """Returns the problem of a file; list and error must show the same."""
     library = PromptLibrary(folder)
     [listed] = [prompt for prompt in library.list().prompts if prompt.key == key]
     with pytest.raises(FailedPreconditionError) as raised:
@@ -123,14 +124,14 @@ def test_there_is_one_file_for_each_specified_key() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(KEYS))
-def test_builtin_prompt_is_plain_text_about_strata(key: str) -> None:
+def test_a_builtin_prompt_is_plain_text_about_strata(key: str) -> None:
     text = system_prompt(key)
     assert text == text.strip()
     assert text.isascii()
     assert "\r" not in text
     assert not re.search("letta|limnal|memgpt", text, re.IGNORECASE)
     assert "Strata" in text or key == "summary_system_prompt"
-    # Memory is appended; nothing else is replaced but the limit of a summary.
+    # Memory is appended; only the limit of a summary is replaced.
     assert "{CORE_MEMORY}" not in text
     assert set(re.findall(r"\{[a-z_]+\}", text, re.IGNORECASE)) <= {"{limit}"}
     for opening in re.findall(r"^<(\w+)>", text, re.MULTILINE):
@@ -170,7 +171,7 @@ def test_file_of_the_folder_is_a_prompt_by_its_name(tmp_path: Path) -> None:
     assert (prompt.builtin, prompt.description, prompt.problem) == (False, "", "")
 
 
-def test_new_and_changed_files_are_seen_without_a_restart(tmp_path: Path) -> None:
+def test_new_and_changed_files_are_read_without_a_restart(tmp_path: Path) -> None:
     library = PromptLibrary(tmp_path)
     with pytest.raises(NotFoundError) as raised:
         library.get("butler")
@@ -181,7 +182,7 @@ def test_new_and_changed_files_are_seen_without_a_restart(tmp_path: Path) -> Non
     assert library.get("butler").text == "Two."
 
 
-def test_byte_order_mark_and_windows_line_ends_are_taken_out(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_removed(tmp_path: Path) -> None:
     write(tmp_path, "butler.txt", b"\xef\xbb\xbfYou are\r\na butler.\r\n\r\n")
     assert PromptLibrary(tmp_path).get("butler").text == "You are\na butler."
 
@@ -207,7 +208,7 @@ def test_byte_order_mark_and_windows_line_ends_are_taken_out(tmp_path: Path) -> 
         "x" * 65,
     ],
 )
-def test_key_that_could_be_a_path_is_refused(tmp_path: Path, key: str) -> None:
+def test_a_key_that_could_be_a_path_is_refused(tmp_path: Path, key: str) -> None:
     folder = tmp_path / "prompts"
     folder.mkdir()
     write(tmp_path, "secret.txt", "secret")
@@ -217,7 +218,7 @@ def test_key_that_could_be_a_path_is_refused(tmp_path: Path, key: str) -> None:
 
 
 @given(key=st.text(max_size=80))
-def test_any_key_gives_a_prompt_or_a_clear_error(key: str) -> None:
+def test_any_key_results_in_a_prompt_or_an_error(key: str) -> None:
     library = PromptLibrary(Path(__file__).parent)
     try:
         prompt = library.get(key)
@@ -268,20 +269,20 @@ def test_file_that_is_not_a_prompt_is_listed_with_the_reason(
     assert problem in problem_of(tmp_path, "butler")
 
 
-def test_largest_prompt_is_taken_whole(tmp_path: Path) -> None:
+def test_a_prompt_of_the_largest_size_is_read_completely(tmp_path: Path) -> None:
     text = "\U0001f600" * MAX_PROMPT_CHARS
     write(tmp_path, "butler.txt", text)
     assert PromptLibrary(tmp_path).get("butler").text == text
 
 
-def test_folders_and_pipes_are_no_prompts(tmp_path: Path) -> None:
+def test_folders_and_pipes_are_not_prompts(tmp_path: Path) -> None:
     (tmp_path / "folder.txt").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")
     assert "is not a regular file" in problem_of(tmp_path, "pipe")
     assert "folder.txt" in problem_of(tmp_path, "folder")
 
 
-def test_builtin_prompt_comes_before_a_file_of_its_key(tmp_path: Path) -> None:
+def test_a_builtin_prompt_precedes_a_file_with_its_key(tmp_path: Path) -> None:
     write(tmp_path, "letta_v1.txt", "Other.")
     library = PromptLibrary(tmp_path)
     assert library.get("letta_v1").text == system_prompt("letta_v1")
@@ -306,7 +307,7 @@ def test_list_names_files_with_wrong_names_and_skips_others(tmp_path: Path) -> N
     ]
 
 
-def test_list_is_bounded_and_counts_the_rest(tmp_path: Path) -> None:
+def test_the_list_of_files_is_bounded_and_the_rest_is_counted(tmp_path: Path) -> None:
     for number in range(MAX_LISTED_FILES + 2):
         write(tmp_path, f"p{number:04}.txt", "Text.")
     listing = PromptLibrary(tmp_path).list()
@@ -315,14 +316,14 @@ def test_list_is_bounded_and_counts_the_rest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [None, Path("/no/such/folder"), Path(__file__)])
-def test_without_a_folder_there_are_the_builtin_prompts(folder: Path | None) -> None:
+def test_without_a_folder_only_the_builtin_prompts_are_listed(folder: Path | None) -> None:
     library = PromptLibrary(folder)
     assert [prompt.key for prompt in library.list().prompts] == sorted(KEYS)
     with pytest.raises(NotFoundError):
         library.get("butler")
 
 
-def test_every_prompt_has_a_transcript_that_names_no_failed_command() -> None:
+def test_every_prompt_has_a_transcript_without_a_failed_command() -> None:
     folder = Path(__file__).parents[3] / "data" / "transcripts"
     transcripts = {file.stem: file.read_text("utf-8") for file in folder.glob("*.md")}
     assert transcripts.keys() == BUILTIN_DESCRIPTIONS.keys()

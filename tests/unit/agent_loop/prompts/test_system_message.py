@@ -75,7 +75,7 @@ texts = st.text(alphabet=st.sampled_from("ab\n<>{}/ memory_metadata"), max_size=
 
 @settings(deadline=None)
 @given(texts, texts, texts, texts, st.integers(0, 3))
-def test_only_base_and_memory_decide_whether_it_is_current(
+def test_a_system_message_is_current_if_base_prompt_and_memory_are_unchanged(
     base: str, section: str, other_base: str, other_section: str, hidden: int
 ) -> None:
     text = assemble(base, section, metadata(hidden_messages=hidden, timezone="Asia/Tokyo"))
@@ -105,7 +105,7 @@ def test_longer_or_shorter_memory_is_not_current() -> None:
     st.lists(st.sampled_from(["human", "persona"])),
     st.sampled_from(["B", "A {CORE_MEMORY} says <memory_metadata>\n- Available archival memory"]),
 )
-def test_archival_lines_are_read_back_whatever_the_tags(
+def test_archival_lines_can_be_read_back_for_any_tags(
     stats: ArchivalStats, labels: list[str], base: str
 ) -> None:
     lines = archival_lines(stats, labels)

@@ -20,7 +20,7 @@ from unit.agent_loop.loop.loop_harness import LoopHarness
 def pieces_of(
     harness: LoopHarness, request: RunRequest, events: Sequence[RunEvent]
 ) -> list[pb.RecordRunRequest]:
-    """Returns what the gateway sends of a run with these events."""
+    """Returns the messages that the gateway sends for a run with these events."""
     turn = recording_pb2.RecordedTurn(
         run_id=request.run_id,
         agent_id=request.agent_id,

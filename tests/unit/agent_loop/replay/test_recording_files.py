@@ -97,7 +97,7 @@ def test_file_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_any_member_may_be_missing_or_of_another_kind(document: dict[str, Any]) -> None:
-    """A file that is read is replayed to a result, whatever it holds."""
+    """A readable file can be replayed, whatever it contains."""
     for damaged in _damaged(document):
         try:
             recording = recording_from_json(json.dumps(damaged).encode())

@@ -68,7 +68,7 @@ def use(harness: LoopHarness, agent: Any) -> None:
 
 
 def assert_whole(recording: Recording) -> None:
-    """Everything that was sent is in the recording."""
+    """Asserts that the recording contains everything that was sent."""
     assert not recording.notes
     for step in recording.steps:
         if step.request is not None:
@@ -109,7 +109,7 @@ async def test_earlier_system_messages_are_reconstructed() -> None:
     await assert_same(recording)
 
 
-async def test_reply_that_was_asked_for_twice_is_replayed() -> None:
+async def test_a_reply_that_was_requested_twice_is_replayed() -> None:
     harness = LoopHarness()
     await harness.run(harness.request("Earlier."), reply("Yes."))
     harness.memory.text = harness.memory.text.replace("empty", "full")
@@ -157,7 +157,7 @@ async def test_run_of_the_v2_loop_is_replayed(thoughts: bool) -> None:
     await assert_same(recording)
 
 
-async def test_run_that_asks_for_approval_is_replayed_and_so_is_its_answer() -> None:
+async def test_a_run_that_asks_for_approval_and_its_answer_are_replayed() -> None:
     harness = LoopHarness()
     tools = tuple(
         replace(t, requires_approval=t.name == "acts") for t in harness.tools.toolset.tools
@@ -221,7 +221,7 @@ async def test_first_difference_in_the_prompt_is_reported_with_its_path() -> Non
     assert "+Another base." in difference.diff
 
 
-async def test_first_difference_in_the_rules_is_reported() -> None:
+async def test_the_first_difference_in_the_rules_is_reported() -> None:
     harness = LoopHarness()
     recording = await run_and_record(harness, harness.calls("reads"), reply("Done."))
     rule: ToolRule = rule_from_json({"type": "exit_loop", "tool_name": "reads"})
@@ -252,7 +252,7 @@ async def test_first_difference_in_shown_messages_is_reported() -> None:
     assert difference.recorded == "Hi."
 
 
-async def test_call_that_the_recorded_run_refused_is_a_difference() -> None:
+async def test_running_a_call_that_the_recorded_run_refused_is_a_difference() -> None:
     harness = LoopHarness()
     use(harness, replace(harness.agent, tools=("keyed",)))
     recording = await run_and_record(harness, harness.calls("acts"), reply("Done."))
@@ -295,7 +295,7 @@ async def test_run_in_which_another_model_answered_is_replayed() -> None:
     await assert_same(recording)
 
 
-async def test_run_that_failed_is_replayed_up_to_the_request_that_failed() -> None:
+async def test_a_failed_run_is_replayed_up_to_the_failed_request() -> None:
     harness = LoopHarness()
     recording = await run_and_record(
         harness, harness.calls("reads"), ModelError(ModelErrorKind.REFUSED, "No.")
@@ -309,14 +309,14 @@ async def test_run_that_failed_is_replayed_up_to_the_request_that_failed() -> No
     assert difference is not None
 
 
-async def test_run_that_ends_with_an_error_of_its_own_is_replayed() -> None:
+async def test_a_run_that_ended_with_an_internal_error_is_replayed() -> None:
     harness = v2(LoopHarness())
     recording = await run_and_record(harness, reply("Only text."))
     assert recording.end.stop_reason is StopReason.NO_TOOL_CALL
     await assert_same(recording)
 
 
-async def test_messages_without_an_answer_are_replayed() -> None:
+async def test_a_run_that_only_stores_messages_is_replayed() -> None:
     harness = LoopHarness()
     recording = await run_and_record(harness, record_only=True)
     assert recording.steps == ()
@@ -372,7 +372,7 @@ async def test_run_with_an_image_is_replayed_without_its_bytes() -> None:
     assert b"base64" not in recording_to_json(recording)
 
 
-async def test_images_that_are_not_shown_any_more_are_a_difference() -> None:
+async def test_a_changed_tool_return_is_a_difference_in_the_next_request() -> None:
     harness = LoopHarness()
     harness.tools.text = "x" * 100
     recording = await run_and_record(harness, harness.calls("reads"), reply("Done."))
@@ -419,11 +419,11 @@ async def test_long_replay_yields_to_other_tasks() -> None:
     while not replaying.done():
         await asyncio.sleep(0)
         turns += 1
-    # Without a turn for others in each step there are as many as tasks begin, four.
+    # Without yielding to others in each step there are as many as tasks begin, four.
     assert turns > len(recording.steps) + 2
 
 
-async def test_run_of_a_release_without_digests_is_not_recorded() -> None:
+async def test_a_run_without_request_digests_cannot_be_recorded() -> None:
     harness = LoopHarness()
     request = harness.request()
     sink = await harness.run(request, reply("Done."))
@@ -462,7 +462,7 @@ async def test_run_that_called_the_tool_of_its_group_is_not_recorded() -> None:
     request = harness.request(group_tool=GroupTool(HAND_OVER, (member,)))
     call = ToolCall("call-1", HAND_OVER, '{"agent": "Bo"}')
     sink = await harness.run(request, reply("", call), reply("Done."))
-    # Outside of the run the tool is not offered.
+    # Outside of the run the tool is not available.
     harness.tools.toolset = tools
     with pytest.raises(FailedPreconditionError, match="only in runs of their group") as raised:
         await record(harness, request, sink.events)
@@ -499,7 +499,7 @@ async def test_run_whose_images_a_provider_refused_is_replayed() -> None:
     await assert_same(recording)
 
 
-async def test_recording_holds_no_key_and_no_address() -> None:
+async def test_a_recording_contains_no_keys_and_no_addresses() -> None:
     harness = LoopHarness()
     secret = replace(
         harness.models.settings, api_key="sk-private", base_url="http://inner", key_owner="Ada"

@@ -28,7 +28,7 @@ def tool_return(name: str, content: str, status: ToolStatus = ToolStatus.OK) -> 
 
 
 @pytest.mark.parametrize("value", ["plain", "", '{"status": "x", "message": "y"}', {"k": [1]}])
-def test_output_is_the_value_in_a_packed_return(value: Any) -> None:
+def test_the_output_of_a_packed_return_is_its_value(value: Any) -> None:
     packed = package(ToolStatus.OK, value, NOW, "UTC")
     assert calls_of([message(tool_return("a", packed))]) == [Called("a", value)]
 
@@ -50,7 +50,7 @@ def test_calls_are_counted_once_and_refused_ones_never() -> None:
     lost = own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, NOW, "UTC").tool_return
     asked = Message("message-2", MessageRole.ASSISTANT, (call, TextPart("x")))
     failed = tool_return("b", package(ToolStatus.FAILED, "boom", NOW, "UTC"), ToolStatus.FAILED)
-    # Of a failed look at the web it is the system that speaks, too.
+    # The text of a failed call of a web tool is from the system, too.
     web = own_result(replace(call, name="w"), ToolStatus.FAILED, "404.", NOW, "UTC").tool_return
     quoted = tool_return("q", package(ToolStatus.OK, text, NOW, "UTC"))
     returns = message(tool_return("a", "1"), refused, failed, web, quoted)
@@ -59,7 +59,7 @@ def test_calls_are_counted_once_and_refused_ones_never() -> None:
     assert [made.name for made in calls_of(messages)] == ["a", "b", "w", "q", "r"]
 
 
-def test_calls_of_code_come_after_the_call_that_ran_it_unless_they_were_refused() -> None:
+def test_nested_calls_count_after_the_call_that_ran_the_code_unless_refused() -> None:
     nested = (
         NestedCall("call_code/1", "a", "{}", ToolStatus.OK),
         NestedCall("call_code/2", "b", "{}", ToolStatus.FAILED, refused=True),

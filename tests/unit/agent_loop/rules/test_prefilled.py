@@ -42,7 +42,7 @@ def test_prefilled_arguments_override_the_models_and_keep_the_rest(
     assert json.loads(arguments) == {**wrote, **overrides}
 
 
-def test_a_call_without_prefilled_arguments_stays_as_it_was_written() -> None:
+def test_without_prefilled_arguments_a_call_is_unchanged() -> None:
     assert merged('{ "text":  "x" }', (), SCHEMA) == ('{ "text":  "x" }', None)
     assert merged("", (), SCHEMA) == ("", None)
 

@@ -1,4 +1,4 @@
-"""What rules allow: by hand, and against a slow reference that was written separately."""
+"""Calls that rules allow: examples, and a comparison with a slow reference."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ toolsets = st.lists(one, unique=True, max_size=4).map(tuple)
 def reference(
     rule_set: list[ToolRule], history: list[Called], available: tuple[str, ...]
 ) -> tuple[list[str], bool, dict[str, list[str]]]:
-    """The definition of the rules, without optimisation: each rule is looked at for itself."""
+    """Implements the definition of the rules without optimisation, rule by rule."""
     initial = [r for r in rule_set if r.type == "run_first" and r.tool_name in available]
     if len(history) == 0 and initial:
         allowed = {r.tool_name for r in initial}
@@ -138,10 +138,10 @@ def test_the_end_of_a_run_agrees_with_the_reference(
 
 @settings(deadline=None)
 @given(rule_sets, st.lists(st.tuples(one, st.sampled_from(OUTPUTS)), max_size=12))
-def test_no_sequence_of_allowed_calls_breaks_a_rule(
+def test_allowed_calls_never_break_a_rule(
     rule_set: list[ToolRule], wishes: list[tuple[str, Any]]
 ) -> None:
-    """Looked at from the end: of the calls that got through, every pair and count is right."""
+    """Checks every pair and count of the calls that were allowed."""
     solver, made = ToolRulesSolver(rule_set), list[Called]()
     for name, output in wishes:
         if name in solver.allowed(made, NAMES).names:
@@ -161,7 +161,7 @@ def test_no_sequence_of_allowed_calls_breaks_a_rule(
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_each_call_is_counted_once(most: int) -> None:
+def test_a_call_counts_once_for_the_maximum(most: int) -> None:
     rule = ToolRule(ToolRuleType.MAX_COUNT_PER_STEP, "a", max_count=most)
     solver, made = ToolRulesSolver([rule]), list[Called]()
     while "a" in solver.allowed(made, NAMES).names:
@@ -175,7 +175,7 @@ def test_run_first_rule_of_a_missing_tool_does_not_block_the_agent() -> None:
     assert not solver.allowed((), NAMES).forced
 
 
-def test_sources_name_the_rules_that_arguments_come_from() -> None:
+def test_the_source_of_prefilled_arguments_names_the_rule() -> None:
     first = ToolRule(ToolRuleType.RUN_FIRST, "a", prefilled={"a": "{}"})
     child = ToolRule(ToolRuleType.CONSTRAIN_CHILD_TOOLS, "a", ("b",), prefilled={"b": "{}"})
     solver = ToolRulesSolver([first, child])
@@ -212,15 +212,15 @@ def test_outputs_are_compared_by_value(output: Any, key: str, means: bool) -> No
     assert (mapped_tool({key: "a"}, output) == "a") is means
 
 
-def test_the_same_text_wins_over_the_same_value() -> None:
+def test_an_output_equal_as_text_is_preferred_to_an_equal_value() -> None:
     mapping = {"true": "a", "True": "b", '"True"': "c"}
     assert mapped_tool(mapping, "True") == "b"
     assert mapped_tool(mapping, "true") == "a"
     deep = "[" * 5_000 + "]" * 5_000
-    assert mapped_tool({deep: "a"}, deep + " ") == "a", "no text is too deep to look at"
+    assert mapped_tool({deep: "a"}, deep + " ") == "a", "deeply nested text is evaluated"
 
 
-def test_hints_name_the_rules_about_the_tool_and_the_one_before() -> None:
+def test_hints_name_the_rules_of_the_tool_and_of_the_previous_call() -> None:
     solver = ToolRulesSolver(
         [
             ToolRule(ToolRuleType.RUN_FIRST, "a"),
@@ -259,5 +259,5 @@ def test_base_rules_are_those_of_the_specification() -> None:
     ]
 
 
-def test_the_outputs_of_the_reference_are_all_different() -> None:
+def test_the_test_outputs_are_all_different() -> None:
     assert len({json.dumps(output) for output in OUTPUTS}) == len(OUTPUTS)

@@ -37,14 +37,14 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 def wrong(*rules: pb.ToolRule, own: tuple[str, ...] = OWN) -> list[str]:
-    """The fields that are found wrong."""
+    """Returns the fields with violations."""
     violations = rule_violations("tool_rules", rules)
     violations = violations or tool_violations("tool_rules", rules_from_proto(rules), TOOLS, own)
     return [violation.field.removeprefix("tool_rules") for violation in violations]
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in ToolRuleType])
-def test_every_rule_type_has_a_valid_form(kind: str) -> None:
+def test_every_rule_type_has_a_valid_example(kind: str) -> None:
     assert wrong(rule(kind, **GOOD[kind])) == []
 
 
@@ -138,14 +138,14 @@ def test_violations_name_the_wrong_field(broken: pb.ToolRule, fields: list[str])
 def test_contradictions_are_found() -> None:
     assert wrong(rule("exit_loop"), rule("continue_loop")) == ["[1]"]
     assert wrong(rule("exit_loop"), rule("continue_loop", "b")) == []
-    # Neither tool may be the first one: each waits for the other.
+    # Neither tool may be called first: each waits for the other.
     waits = (
         rule("parent_last_tool", children=["b"]),
         rule("parent_last_tool", "b", children=["a"]),
     )
     assert wrong(*waits) == [""]
     assert wrong(*waits, rule("run_first")) == []
-    # The file tool comes with a folder; the agent itself cannot begin.
+    # The file tool is offered only with a folder; without one the agent cannot begin.
     assert wrong(rule("parent_last_tool", "open_files", children=["a", "b"])) == [""]
 
 
@@ -154,7 +154,7 @@ def test_number_of_rules_is_limited() -> None:
     assert wrong(*[rule("exit_loop")] * (MAX_RULES + 1)) == [""]
 
 
-def test_nothing_is_approved_by_default_after_untrusted_content() -> None:
+def test_a_taint_rule_cannot_approve_by_default() -> None:
     approve, deny = pb.DEFAULT_DECISION_APPROVE, pb.DEFAULT_DECISION_DENY
     both = rule("requires_approval", default_decision=approve, when_tainted=True)
     assert wrong(both) == ["[0].default_decision"]

@@ -86,7 +86,7 @@ async def test_one_view_without_a_terminal_is_separated_by_tabs(url: str) -> Non
     ]
 
 
-async def test_the_live_view_is_drawn_again_and_again(url: str) -> None:
+async def test_the_live_view_is_refreshed(url: str) -> None:
     output = io.StringIO()
     screen = Console(file=output, force_terminal=True, width=100, height=40)
     showing = asyncio.create_task(show_live([url], 0.2, screen))
@@ -97,7 +97,7 @@ async def test_the_live_view_is_drawn_again_and_again(url: str) -> None:
     shown = output.getvalue()
     for text in ("Runs, 12 in the queue", "foreground", "recall", "messages", "2.5 s"):
         assert text in shown
-    # Control characters of a name do not reach the terminal.
+    # Control characters of a name are not written to the terminal.
     assert "openai/[2Jx" in shown
 
 
@@ -112,7 +112,7 @@ async def test_ports_are_those_of_the_data_folder(url: str, tmp_path: Path) -> N
     assert f"http://{away}\tdoes not answer" in printed.out
 
 
-async def test_the_exit_code_says_that_no_port_answers() -> None:
+async def test_the_exit_code_reports_that_no_port_answers() -> None:
     with ReservedPort() as port:
         target = f"http://127.0.0.1:{port.number}"
         printed = await run_command("top", "--metrics", target, "--interval", "0.2")

@@ -51,18 +51,18 @@ def test_ports_are_summed_and_gauges_of_replicas_are_not() -> None:
     assert read.highest("waiting", "index") == {("m",): 7.0}
 
 
-def test_a_restarted_process_counts_from_zero() -> None:
+def test_counters_of_a_restarted_process_start_at_zero() -> None:
     assert interval((AFTER, BEFORE)).rates("calls_total", "method") == {("a",): 5.0}
 
 
-def test_a_port_that_did_not_answer_before_has_no_rates() -> None:
+def test_a_port_without_a_previous_reading_has_no_rates() -> None:
     read = interval(("", AFTER))
     assert read.rates("calls_total", "method") == {("a",): 0.0, ("b",): 0.0}
     assert read.present("waiting") == {(): 7.0}
     assert read.quantiles("seconds", 0.5) == {}
 
 
-def test_a_port_that_does_not_answer_now_is_left_out() -> None:
+def test_a_port_without_a_current_reading_is_omitted() -> None:
     assert interval((BEFORE, "")).rates("calls_total") == {}
 
 
@@ -80,11 +80,13 @@ def test_percentiles_are_those_of_the_interval() -> None:
         ({1.0: 0.0, float("inf"): 0.0}, None),
         ({}, None),
         ({1.0: 4.0, float("inf"): 4.0}, 0.95),
-        # Nothing is known above the last bound.
+        # Values above the last bound are unknown.
         ({1.0: 0.0, float("inf"): 4.0}, 1.0),
     ],
 )
-def test_quantiles_are_interpolated(counts: dict[float, float], expected: float | None) -> None:
+def test_quantiles_are_interpolated_within_buckets(
+    counts: dict[float, float], expected: float | None
+) -> None:
     assert quantile(counts, 0.95) == (None if expected is None else pytest.approx(expected))
 
 

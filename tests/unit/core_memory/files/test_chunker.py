@@ -23,7 +23,7 @@ LINES = st.lists(
 
 @settings(max_examples=40)
 @given(LINES)
-def test_every_line_that_is_not_blank_is_in_its_chunk(lines: list[str]) -> None:
+def test_every_nonblank_line_is_in_a_chunk(lines: list[str]) -> None:
     chunks = cut(lines)
     assert [chunk.ordinal for chunk in chunks] == list(range(len(chunks)))
     for chunk in chunks:
@@ -84,17 +84,17 @@ def test_a_chunk_has_the_name_of_its_file_and_the_headings_above_it() -> None:
     ]
 
 
-def test_underlined_lines_are_headings() -> None:
+def test_underlined_lines_count_as_headings() -> None:
     lines = ["Car", "===", PARAGRAPH, "Tyres", "---", PARAGRAPH, PARAGRAPH]
     assert headings(lines)[-1] == "Car\nTyres"
 
 
-def test_lines_of_code_blocks_are_no_headings() -> None:
+def test_lines_in_code_blocks_do_not_count_as_headings() -> None:
     lines = ["# Install", "```sh", "# as root", "~~~", PARAGRAPH, "```", PARAGRAPH, PARAGRAPH]
     assert headings(lines)[-1] == "Install"
 
 
-def test_files_without_headings_have_their_name_only() -> None:
+def test_the_heading_of_files_without_headings_is_their_name() -> None:
     chunker = Chunker("tool.py")
     chunks = [*chunker.feed(["# a comment", PARAGRAPH, PARAGRAPH]), *chunker.end()]
     assert {chunk.heading for chunk in chunks} == {"tool.py"}
@@ -102,7 +102,7 @@ def test_files_without_headings_have_their_name_only() -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.text("# =-`~\tx\u2028\x1c", max_size=300)), st.text(max_size=500))
-def test_a_heading_fits_the_index(lines: list[str], name: str) -> None:
+def test_a_heading_is_truncated_to_the_limits_of_the_index(lines: list[str], name: str) -> None:
     chunker = Chunker(name, with_headings=True)
     for chunk in [*chunker.feed([*lines, PARAGRAPH, PARAGRAPH]), *chunker.end()]:
         assert len(chunk.heading) <= MAX_HEADING_CHARS

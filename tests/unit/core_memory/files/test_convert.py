@@ -22,5 +22,5 @@ def test_a_blank_query_and_a_blank_pattern_are_refused_by_their_field(blank: str
     assert [violation.field for violation in refused.value.violations] == ["pattern"]
 
 
-def test_a_pattern_of_a_blank_that_is_written_out_is_taken() -> None:
+def test_a_pattern_that_matches_only_blanks_is_accepted() -> None:
     assert to_grep(pb.GrepFilesRequest(agent_id=AGENT, pattern=r"\s{2}")).pattern == r"\s{2}"

@@ -51,11 +51,11 @@ def rendered(*folders: FolderView, text: str = FORTY, labels: tuple[str, ...] = 
     return render_directories(folders, texts, labels, LIMITS)
 
 
-def test_without_folders_there_is_nothing() -> None:
+def test_without_folders_nothing_is_rendered() -> None:
     assert rendered() == ""
 
 
-def test_open_and_closed_files_of_two_folders() -> None:
+def test_open_and_closed_files_are_rendered_by_folder() -> None:
     docs = folder(
         window("docs/b.txt", 11, 13),
         description="Our handbook.",
@@ -154,7 +154,7 @@ def test_text_of_users_cannot_close_prompt_tags() -> None:
         ),
     ],
 )
-def test_views(seen: FileWindow, text: str, view: str) -> None:
+def test_views_of_lines_have_a_header_and_numbers(seen: FileWindow, text: str, view: str) -> None:
     assert window_view(seen, text, 1_000) == view
 
 

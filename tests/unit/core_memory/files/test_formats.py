@@ -35,7 +35,7 @@ WORD_97 = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 100
         ("letter.docx", "", docx("x"), FileFormat.DOCX),
         ("empty.txt", "", b"", FileFormat.TEXT),
         ("empty", "", b"", FileFormat.TEXT),
-        # The bytes count.
+        # The limit counts bytes.
         ("text.png", "image/png", b"not an image at all", FileFormat.TEXT),
         ("mz.txt", "", b"MZ are the initials of Mark Zbikowski", FileFormat.TEXT),
     ],
@@ -68,7 +68,7 @@ def test_unreadable_formats_are_not_recognised(name: str, head: bytes) -> None:
     assert kind_of(name, "", head) is None
 
 
-def test_random_bytes_are_hardly_ever_a_text() -> None:
+def test_random_bytes_are_not_recognised_as_text() -> None:
     source = random.Random(7)
     taken = sum(kind_of("noise.txt", "", source.randbytes(1000)) is not None for _ in range(200))
     assert taken == 0
@@ -87,7 +87,7 @@ def test_random_bytes_are_hardly_ever_a_text() -> None:
         (b"zero\x00", None),
     ],
 )
-def test_the_encoding(data: bytes, encoding: str | None) -> None:
+def test_the_encoding_is_detected(data: bytes, encoding: str | None) -> None:
     assert encoding_of(data) == encoding
 
 

@@ -1,4 +1,4 @@
-"""How often the worker of files looks for work that another replica has left."""
+"""Intervals at which the file worker checks for work of other replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_S = 60.0
 
 
 class CountedWork:
-    """Has no work, and counts how often it is looked for."""
+    """A queue without work that counts the checks."""
 
     def __init__(self) -> None:
         self.looks: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class CountedWork:
         return 0
 
     async def after(self, *pauses: float) -> Counter[str]:
-        """Returns how often each kind was looked for in these pauses."""
+        """Returns the number of checks of each kind during these pauses."""
         before = self.looks.copy()
         for seconds in pauses:
             put_forward(seconds)
@@ -73,7 +73,9 @@ async def ingest(work: CountedWork) -> AsyncIterator[Ingest]:
     running.cancel()
 
 
-async def test_worker_without_files_looks_less_often(ingest: Ingest, work: CountedWork) -> None:
+async def test_without_files_the_worker_checks_less_often(
+    ingest: Ingest, work: CountedWork
+) -> None:
     await work.after(0)
     kinds = ("read", "send", "follow", "drop")
     assert work.looks == Counter(dict.fromkeys(kinds, 1))
@@ -83,7 +85,7 @@ async def test_worker_without_files_looks_less_often(ingest: Ingest, work: Count
     assert await work.after(0) == Counter(read=1, send=1, drop=1)
 
 
-async def test_one_look_finds_what_another_replica_has_left(
+async def test_work_left_by_another_replica_is_found_at_one_check(
     ingest: Ingest, work: CountedWork
 ) -> None:
     await work.after(0)
@@ -91,7 +93,7 @@ async def test_one_look_finds_what_another_replica_has_left(
     assert await work.after(POLL_S + 1) == Counter(all=1, read=1, drop=1)
 
 
-async def test_after_work_the_next_look_is_soon(ingest: Ingest, work: CountedWork) -> None:
+async def test_after_work_the_next_check_is_soon(ingest: Ingest, work: CountedWork) -> None:
     await work.after(*[8 * POLL_S + 1] * 4)
     work.has_file = True
     ingest.wake()
@@ -99,7 +101,7 @@ async def test_after_work_the_next_look_is_soon(ingest: Ingest, work: CountedWor
     assert (await work.after(POLL_S + 1))["all"] == 1
 
 
-async def test_indexing_of_a_file_is_followed_at_every_poll(
+async def test_indexing_progress_is_checked_at_every_poll(
     ingest: Ingest, work: CountedWork
 ) -> None:
     await work.after(0, *[8 * POLL_S + 1] * 4)

@@ -28,7 +28,7 @@ def lines_of(pages: list[ParsedPage]) -> list[str]:
 
 
 def check(pages: list[ParsedPage]) -> None:
-    """The places of pages follow from each other."""
+    """Asserts that the positions of pages are consecutive."""
     next_line = 1
     for number, page in enumerate(pages):
         assert page.number == number
@@ -53,7 +53,7 @@ def check(pages: list[ParsedPage]) -> None:
         ("Grüße aus München\n".encode("latin-1"), ["Grüße aus München"]),
     ],
 )
-def test_lines(data: bytes, lines: list[str]) -> None:
+def test_text_is_split_into_lines(data: bytes, lines: list[str]) -> None:
     pages = read(data)
     check(pages)
     assert lines_of(pages) == lines
@@ -63,7 +63,7 @@ def test_lines(data: bytes, lines: list[str]) -> None:
     st.lists(st.text(st.characters(exclude_characters="\x00\r", codec="utf-8"), max_size=40)),
     st.booleans(),
 )
-def test_every_character_stays(lines: list[str], ends: bool) -> None:
+def test_every_character_is_kept(lines: list[str], ends: bool) -> None:
     text = "\n".join(lines) + ("\n" if ends and lines else "")
     data = text.encode()
     if data.startswith((b"\xff\xfe", b"\xfe\xff", b"\xef\xbb\xbf")):
@@ -74,7 +74,7 @@ def test_every_character_stays(lines: list[str], ends: bool) -> None:
 
 
 @given(st.lists(st.text("ab\n", max_size=30)), st.text("x\n", max_size=5))
-def test_pieces_of_any_size_give_the_same_pages(pieces: list[str], end: str) -> None:
+def test_pages_do_not_depend_on_the_size_of_the_pieces(pieces: list[str], end: str) -> None:
     whole = "".join(pieces) + end
     assert list(pages_of([*pieces, end])) == list(pages_of([whole]))
 
@@ -86,7 +86,7 @@ def test_long_lines_are_broken(length: int) -> None:
     assert lines_of(read(f"{full * length}y\n".encode())) == [full] * length + ["y"]
 
 
-def test_a_page_ends_with_the_line_that_fills_it() -> None:
+def test_a_page_ends_after_the_line_that_fills_it() -> None:
     pages = read(b"some text\n" * 50_000)
     check(pages)
     assert len(pages) > 5
@@ -115,12 +115,12 @@ def test_a_line_of_fifty_megabytes_is_read_a_page_at_a_time() -> None:
         "zero\x00".encode("utf-16"),
     ],
 )
-def test_binary_data_behind_a_text_is_refused(data: bytes) -> None:
+def test_binary_data_after_text_is_refused(data: bytes) -> None:
     with pytest.raises(UnreadableFileError):
         read(data)
 
 
-def test_few_invalid_bytes_do_not_change_the_encoding() -> None:
+def test_a_few_invalid_bytes_do_not_change_the_encoding() -> None:
     text = "Größe und Übermut, " * 20_000
     damaged = text.encode() + b"\xff" + text.encode()
     assert lines_of(read(damaged))[0].startswith("Größe und Übermut")

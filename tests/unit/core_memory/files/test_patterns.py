@@ -30,7 +30,8 @@ PATTERNS = st.recursive(
     ),
     max_leaves=6,
 )
-# Of the classes RE2 knows only ASCII: no other digits and letters where they would differ.
+# RE2's classes know only ASCII, so other digits and letters are left out where the results would
+# differ.
 TEXTS = st.text(alphabet="abAxX1 -\n", max_size=60)
 
 
@@ -38,7 +39,7 @@ TEXTS = st.text(alphabet="abAxX1 -\n", max_size=60)
 @example("a*$", "b\n\nb")
 @example(r"\s", "a\nb")
 @example("^$", "\n")
-def test_lines_match_as_each_would_alone(pattern: str, text: str) -> None:
+def test_lines_match_as_if_searched_singly(pattern: str, text: str) -> None:
     reference = re.compile(pattern, re.IGNORECASE | re.ASCII)
     expected = [number for number, line in enumerate(text.split("\n")) if reference.search(line)]
     assert lines(pattern, text) == expected
@@ -47,7 +48,7 @@ def test_lines_match_as_each_would_alone(pattern: str, text: str) -> None:
 @pytest.mark.parametrize(
     "pattern", [r"\Aab", r"ab\z", r"(?-m)^ab", r"(?i-m:ab$)", r"(?s)a.b", "a\\nb", "b|(?-m:^)a"]
 )
-def test_ends_of_the_text_are_ends_of_lines(pattern: str) -> None:
+def test_anchors_of_the_text_match_at_the_ends_of_lines(pattern: str) -> None:
     line_pattern = LinePattern(pattern)
     text = "ab\nxab\nabx\nab\na\nb"
     alone = [
@@ -58,7 +59,7 @@ def test_ends_of_the_text_are_ends_of_lines(pattern: str) -> None:
     assert lines(pattern, text) == alone
 
 
-def test_a_long_text_is_searched_in_pieces_without_losing_a_line() -> None:
+def test_a_long_text_searched_in_pieces_loses_no_line() -> None:
     text = "\n".join(
         f"{number} {'hit' if number % 7 == 0 else 'ä' * 40}" for number in range(5_000)
     )

@@ -55,7 +55,7 @@ async def refusal_of(
 
 
 def children() -> list[psutil.Process]:
-    """Our child processes that convert something."""
+    """Returns the child processes that convert files."""
     converters = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -67,7 +67,7 @@ def children() -> list[psutil.Process]:
 
 
 async def child() -> psutil.Process:
-    """The child, as soon as there is one."""
+    """Waits for the child process and returns it."""
     async with asyncio.timeout(30):
         while not children():
             await asyncio.sleep(0.01)
@@ -90,7 +90,7 @@ async def test_a_pdf_of_many_pages_is_read_in_pages() -> None:
     ]
 
 
-async def test_a_word_document() -> None:
+async def test_a_word_document_is_read_by_paragraphs() -> None:
     data = samples.docx("First paragraph", "Second &amp; last")
     assert await text_of(data, FileFormat.DOCX) == "First paragraph\n\nSecond & last"
 
@@ -125,8 +125,8 @@ async def test_unreadable_files_have_errors_with_reasons(
     assert children() == []
 
 
-async def test_word_document_that_unpacks_to_too_much_is_refused() -> None:
-    # It takes seconds to make, so that it is not a parameter: those are made by every test process.
+async def test_a_word_document_that_expands_too_much_is_refused() -> None:
+    # It takes seconds to make, so it is not a parameter: every test process makes the parameters.
     message = await refusal_of(samples.docx_bomb(), FileFormat.DOCX)
     assert "unpacks to more than 200 MB" in message
     assert children() == []
@@ -179,8 +179,8 @@ async def test_child_does_not_inherit_the_environment(monkeypatch: pytest.Monkey
     assert "OPENAI_API_KEY" not in environment
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
-async def test_the_child_dies_with_its_service(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a parent-death signal")
+async def test_the_child_process_ends_when_its_service_is_killed(tmp_path: Path) -> None:
     (tmp_path / "endless.pdf").write_bytes(samples.endless_pdf())
     program = (
         "import asyncio, sys\n"

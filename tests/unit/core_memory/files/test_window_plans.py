@@ -48,14 +48,16 @@ def file(state: ContentState = ContentState.TEXT, lines: int = 40, error: str = 
         ),
     ],
 )
-def test_requests_that_make_no_sense(requests: tuple[WindowRequest, ...], message: str) -> None:
+def test_invalid_requests_are_refused_with_messages(
+    requests: tuple[WindowRequest, ...], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         check_requests(OpenWindows("agent-1", requests, max_open=2))
     assert caught.value.message == message
     assert caught.value.violations
 
 
-def test_an_offset_past_the_end() -> None:
+def test_an_offset_past_the_end_is_refused() -> None:
     command = OpenWindows("agent-1", (WindowRequest("d/F", 501),))
     with pytest.raises(OutOfRangeError) as caught:
         plan_opening(command, {"d/F": file()}, [], NOW)
@@ -66,7 +68,7 @@ def test_an_offset_past_the_end() -> None:
 
 
 @pytest.mark.parametrize(("offset", "is_right"), [(39, True), (40, False)])
-def test_the_last_line_is_the_last_offset(offset: int, is_right: bool) -> None:
+def test_the_largest_offset_is_that_of_the_last_line(offset: int, is_right: bool) -> None:
     command = OpenWindows("agent-1", (WindowRequest("d/F", offset, 1),))
     if is_right:
         opening = plan_opening(command, {"d/F": file()}, [], NOW)
@@ -81,7 +83,7 @@ def test_a_length_without_an_offset_counts_from_the_beginning() -> None:
     assert plan_opening(command, {"d/F": file()}, [], NOW).message == "* Opened d/F (lines 1-3)"
 
 
-def test_an_offset_without_a_length_goes_to_the_end() -> None:
+def test_an_offset_without_a_length_extends_to_the_end() -> None:
     command = OpenWindows("agent-1", (WindowRequest("d/F", 9),))
     assert plan_opening(command, {"d/F": file()}, [], NOW).message == "* Opened d/F (lines 10-40)"
 
@@ -107,7 +109,7 @@ def test_a_file_without_text_cannot_be_opened(state: ContentState, message: str)
     assert caught.value.reason is Reason.EDIT_NOT_APPLICABLE
 
 
-def test_the_nearest_names_come_first() -> None:
+def test_the_most_similar_names_come_first() -> None:
     names = [f"docs/chapter-{number}.md" for number in range(100)]
     assert nearest("chapter-42.md", names, 2)[0] == "docs/chapter-42.md"
     assert nearest("zzz", ["b", "a"], 2) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""The cache answers what the embedder would, asks it less, and stays small."""
+"""The cache of embedded texts."""
 
 from array import array
 
@@ -17,7 +17,7 @@ class CountingEmbedder(EmbedderDouble):
         return [len(text) / 3, 1.0 if kind == "query" else 0.0]
 
 
-async def test_second_time_is_from_the_cache_and_equal() -> None:
+async def test_a_repeated_text_is_taken_from_the_cache() -> None:
     inner = CountingEmbedder()
     cache = CachingEmbedder(inner)
     assert isinstance(cache, Embedder)
@@ -28,12 +28,12 @@ async def test_second_time_is_from_the_cache_and_equal() -> None:
     assert (cache.hits, cache.misses) == (3, 2)
 
 
-async def test_query_and_document_are_kept_apart() -> None:
+async def test_queries_and_documents_are_cached_separately() -> None:
     cache = CachingEmbedder(CountingEmbedder())
     assert await cache.embed(["a"], "query") != await cache.embed(["a"], "document")
 
 
-async def test_least_recently_used_goes_first() -> None:
+async def test_the_least_recently_used_entry_is_dropped_first() -> None:
     inner = CountingEmbedder()
     cache = CachingEmbedder(inner, max_entries=2)
     for text in ("a", "b", "a", "c", "a", "b"):
@@ -48,7 +48,9 @@ async def test_callers_cannot_change_the_stored_values() -> None:
 
 
 @given(st.lists(st.lists(st.text(max_size=3), max_size=6), max_size=8), st.integers(1, 4))
-async def test_answers_are_those_of_the_embedder(batches: list[list[str]], size: int) -> None:
+async def test_cached_vectors_equal_those_of_the_embedder(
+    batches: list[list[str]], size: int
+) -> None:
     cache = CachingEmbedder(CountingEmbedder(), max_entries=size)
     for batch in batches:
         expected = await CountingEmbedder().embed(batch, "query")

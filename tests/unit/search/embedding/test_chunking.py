@@ -1,4 +1,4 @@
-"""Chunks fit the model, lose nothing, and overlap where a sentence is cut."""
+"""Chunks fit the model, contain all words, and overlap within a sentence."""
 
 from itertools import pairwise
 
@@ -43,7 +43,7 @@ def test_chunks_end_with_sentences_where_possible() -> None:
     assert all(chunk.endswith(".") for chunk in chunks)
 
 
-def test_nothing_is_repeated_after_a_whole_sentence_or_line() -> None:
+def test_chunks_do_not_overlap_after_a_whole_sentence_or_line() -> None:
     sentences = [f"This is the sentence number {number} of the text." for number in range(20)]
     for separator in (" ", "\n"):
         chunks = chunk_text(separator.join(sentences), count, 64, 8)
@@ -54,7 +54,7 @@ def test_nothing_is_repeated_after_a_whole_sentence_or_line() -> None:
     assert "\n".join(chunks) == "\n".join(lines)
 
 
-def test_chunks_overlap_amid_a_sentence() -> None:
+def test_chunks_overlap_within_a_sentence() -> None:
     words = [f"word{number}" for number in range(200)]
     chunks = chunk_text(" ".join(words), count, 64, 16)
     for left, right in pairwise(chunks):
@@ -68,7 +68,7 @@ def test_chunks_overlap_amid_a_sentence() -> None:
 def test_chunks_fit_and_lose_nothing(text: str, limit: int) -> None:
     chunks = chunk_text(text, count, limit, limit // 8)
     assert all(count(chunk) <= limit for chunk in chunks)
-    # Every visible character is there, in order, once overlaps are taken away.
+    # Every visible character is present, in order, after overlaps are removed.
     position = 0
     joined = text.strip()
     for chunk in chunks:
@@ -87,7 +87,7 @@ def test_every_word_is_in_some_chunk_in_order(letters: list[str]) -> None:
     assert seen == words
 
 
-def test_one_endless_word_is_cut() -> None:
+def test_a_very_long_word_is_split() -> None:
     chunks = chunk_text("私は寿司が好きです" * 40, count, 32, 0)
     assert "".join(chunks) == "私は寿司が好きです" * 40
     assert all(count(chunk) <= 32 for chunk in chunks)
@@ -99,7 +99,7 @@ def test_impossible_sizes_are_refused(limit: int, overlap: int) -> None:
         chunk_text("text", count, limit, overlap)
 
 
-async def test_embed_chunked_gives_each_text_its_vectors_in_one_call() -> None:
+async def test_embed_chunked_returns_the_vectors_of_each_text_in_one_call() -> None:
     embedder = LengthEmbedder()
     assert isinstance(embedder, Embedder)
     texts = ["short", "many words " * 60, ""]

@@ -1,4 +1,4 @@
-"""The trie in a double array: finds the keys that a text begins with, and no others."""
+"""The double-array trie, which finds the keys that are prefixes of a text."""
 
 import random
 
@@ -56,11 +56,11 @@ def test_the_keys_that_a_text_begins_with_are_found(
     assert trie.longest == max(map(len, keys))
 
 
-def test_keys_without_characters_are_left_out() -> None:
+def test_empty_keys_are_ignored() -> None:
     assert prefixes(build(["a", "", "ab"]), "abc") == [0, 2]
 
 
-def test_the_same_keys_give_the_same_arrays() -> None:
+def test_the_same_keys_build_the_same_arrays() -> None:
     keys = random_keys("abcdef", 5, 2_000, seed=3)
     first, second = build(keys), build(keys)
     for name in ("characters", "bases", "parents", "keys"):

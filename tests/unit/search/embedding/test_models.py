@@ -30,7 +30,7 @@ async def test_a_model_is_opened_once_when_it_is_needed() -> None:
     assert opened == ["b"]
 
 
-async def test_unknown_models_have_errors_by_their_source() -> None:
+async def test_an_unknown_model_is_an_error_that_depends_on_its_source() -> None:
     async def make() -> Embedder:
         raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Arrays that are computed once: mapped later, never wrong, whatever happened to the file."""
+"""Arrays that are computed once, stored in a file and mapped later."""
 
 import subprocess
 import sys
@@ -59,7 +59,7 @@ def test_another_key_replaces_the_file(tmp_path: Path) -> None:
     assert load(tmp_path, "first") == 1
 
 
-def test_a_changed_bit_anywhere_is_noticed(tmp_path: Path) -> None:
+def test_any_changed_bit_is_detected(tmp_path: Path) -> None:
     load(tmp_path)
     path = tmp_path / "test.arrays"
     content = path.read_bytes()
@@ -85,7 +85,7 @@ def test_another_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     assert [load(tmp_path), load(tmp_path)] == [1, 0]
 
 
-def test_arrays_are_computed_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_arrays_are_computed_if_the_folder_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert [load(tmp_path / "file"), load(tmp_path / "file")] == [1, 1]
 
@@ -122,7 +122,7 @@ for number in range(20):
 
 
 @pytest.mark.child_process
-def test_processes_that_write_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_processes_that_write_concurrently_leave_one_valid_file(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", _LOAD, str(tmp_path)], stdin=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The Unigram tokenizer: the most probable pieces, words by themselves, no markers from texts."""
+"""The Unigram tokenizer."""
 
 from random import Random
 
@@ -81,7 +81,7 @@ def test_information_of_a_word_is_the_sum_of_its_pieces(tokenizer: UnigramTokeni
     assert not tokenizer.is_covered("xyz")
 
 
-def test_words_are_split_as_by_the_reference(tokenizer: UnigramTokenizer) -> None:
+def test_words_are_split_like_the_reference(tokenizer: UnigramTokenizer) -> None:
     scored = {piece: (NAMES.index(piece), PIECES[piece]) for piece in NAMES[2:]}
     reference = ReferenceTokenizer(scored, 1, min(PIECES.values()) - 10)
     choose = Random(1)

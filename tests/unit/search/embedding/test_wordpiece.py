@@ -1,4 +1,4 @@
-"""The tokenizer gives the ids of the reference implementation, and never fails."""
+"""The WordPiece tokenizer, compared with the reference implementation."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ def test_ids_equal_those_of_the_reference(case: dict[str, object]) -> None:
     assert TOKENIZER.encode(str(case["text"]), 10_000) == case["ids"]
 
 
-def test_vocabulary_is_the_published_one() -> None:
+def test_the_vocabulary_is_the_published_file() -> None:
     file = (
         resources.files("strata.shared.search.embedding") / "data" / "bert-base-uncased-vocab.txt"
     )
@@ -46,12 +46,12 @@ def test_lone_surrogates_are_dropped() -> None:
     assert TOKENIZER.tokenize("a\ud800b") == TOKENIZER.tokenize("ab")
 
 
-def test_long_word_is_one_unknown() -> None:
+def test_a_long_word_becomes_one_unknown_token() -> None:
     assert TOKENIZER.tokenize("x" * 101) == [UNKNOWN]
 
 
 @given(st.text())
-def test_any_text_gives_ids_of_the_vocabulary(text: str) -> None:
+def test_any_text_is_tokenized_to_ids_of_the_vocabulary(text: str) -> None:
     ids = TOKENIZER.tokenize(text)
     assert all(0 <= number < VOCABULARY_SIZE for number in ids)
     assert CLS not in ids
@@ -59,25 +59,25 @@ def test_any_text_gives_ids_of_the_vocabulary(text: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_texts_apart_by_a_space_are_tokenized_apart(left: str, right: str) -> None:
-    # A combining mark at the start of a text would change the blank before it.
+def test_texts_separated_by_a_space_are_tokenized_independently(left: str, right: str) -> None:
+    # A combining mark at the start of a text would change the preceding blank.
     together = TOKENIZER.tokenize(f"{left} {right}")
     if not any(unicodedata.combining(char) for char in right):
         assert together == TOKENIZER.tokenize(left) + TOKENIZER.tokenize(right)
 
 
 @given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), max_size=50))
-def test_every_ideograph_is_a_token_of_its_own(text: str) -> None:
+def test_every_ideograph_is_a_separate_token(text: str) -> None:
     assert len(TOKENIZER.tokenize(text)) == len(text)
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127)))
-def test_case_makes_no_difference(text: str) -> None:
+def test_tokenization_ignores_case(text: str) -> None:
     assert TOKENIZER.tokenize(text.upper()) == TOKENIZER.tokenize(text.lower())
 
 
 @given(st.text(max_size=200), st.integers(min_value=0, max_value=40))
-def test_a_limit_gives_the_first_ids(text: str, limit: int) -> None:
+def test_a_limit_returns_the_first_ids(text: str, limit: int) -> None:
     assert TOKENIZER.tokenize(text, limit) == TOKENIZER.tokenize(text)[:limit]
 
 
@@ -116,11 +116,11 @@ def test_the_texts_of_a_pair_are_separated_and_numbered(first: str, second: str)
         ("jwt", 1),
     ],
 )
-def test_words_without_pieces_of_their_own_are_unknown(text: str, share: float) -> None:
+def test_the_known_share_excludes_words_without_whole_pieces(text: str, share: float) -> None:
     assert TOKENIZER.known_share(text) == pytest.approx(share)
 
 
-def test_random_letters_hold_more_information_than_english_words() -> None:
+def test_random_letters_have_more_information_than_english_words() -> None:
     pairs = LetterPairs(["sing", "song", "ring", "bring", "long"])
     assert pairs.bits("sing") < pairs.bits("song") < pairs.bits("gnis")
     assert LetterPairs([]).bits("a") == pytest.approx(math.log2(27))

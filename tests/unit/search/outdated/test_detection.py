@@ -1,4 +1,4 @@
-"""Which texts are compared to find outdated ones, and with which result."""
+"""Detection of outdated texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def text(name: str, words: str, time: float, speaker: str = "") -> DatedText:
     return DatedText(name, words, speaker, time)
 
 
-def test_a_mark_has_both_sentences_and_the_time_of_the_newer_one() -> None:
+def test_a_mark_has_both_sentences_and_the_time_of_the_newer_text() -> None:
     older = text("a", f"What a day. {BRISTOL} It is loud.", 1.0)
     newer = text("b", f"News! {CARDIFF}", 2.0)
     for texts in ([older, newer], [newer, older]):
@@ -39,7 +39,7 @@ def test_only_an_older_text_of_the_same_speaker_is_marked(texts: list[DatedText]
     assert possibly_outdated(texts) == {}
 
 
-def test_of_several_newer_statements_the_newest_counts() -> None:
+def test_the_newest_of_several_newer_statements_is_used() -> None:
     texts = [
         text("a", BRISTOL, 1.0),
         text("b", CARDIFF, 2.0),
@@ -64,7 +64,7 @@ def test_of_several_newer_statements_the_newest_counts() -> None:
         ("I smoke.", "My cousin no longer smokes."),
     ],
 )
-def test_no_mark_where_both_may_hold(older: str, newer: str) -> None:
+def test_statements_that_can_both_be_true_are_not_marked(older: str, newer: str) -> None:
     assert possibly_outdated([text("a", older, 1.0), text("b", newer, 2.0)]) == {}
 
 
@@ -76,6 +76,6 @@ def test_only_the_beginning_of_a_long_text_is_read() -> None:
 
 
 @given(st.lists(st.text(max_size=300), min_size=2, max_size=4))
-def test_any_text_can_be_read(texts: list[str]) -> None:
+def test_any_text_is_accepted(texts: list[str]) -> None:
     marks = possibly_outdated([text(str(n), words, float(n)) for n, words in enumerate(texts)])
     assert {*marks} <= {str(number) for number in range(len(texts))}

@@ -33,9 +33,7 @@ def test_no_pair_of_the_test_half_is_in_the_calibration_half(labelled: list[Pair
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_marks_are_right_and_most_updates_of_the_pairs_are_marked(
-    labelled: list[Pair], half: str
-) -> None:
+def test_marks_have_high_precision_and_sufficient_recall(labelled: list[Pair], half: str) -> None:
     precision, recall = precision_and_recall(pair for pair in labelled if pair.half == half)
     assert precision.part >= 0.97 * precision.whole
     assert recall.part >= 0.75 * recall.whole

@@ -19,7 +19,7 @@ def test_the_selected_tokens_fit_and_are_parts_of_the_input(
     assert len(read) <= most
     assert asked == question[: len(asked)]
     assert any(read == text[n : n + len(read)] for n in range(len(text) + 1))
-    # Nothing is left out for nothing.
+    # Nothing is cut without need.
     wanted = min(len(text), most)
     assert len(asked) + len(read) == min(service, len(question) + wanted)
     assert min(len(question), service // 2) <= len(asked) <= max(service - wanted, service // 2)
@@ -35,7 +35,7 @@ def test_the_selection_is_deterministic(question: list[int], text: list[int], mo
 def test_a_rare_token_of_the_query_is_in_the_selected_part(at: int, most: int) -> None:
     text = [1, 2, 3, 4] * 100
     text[at:at] = [99]
-    # 1 is in every part and tells nothing.
+    # 1 is in every part and does not distinguish them.
     _, read = fit_pair([1, 99], text, 500, most)
     assert 99 in read
 

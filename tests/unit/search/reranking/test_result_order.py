@@ -1,4 +1,4 @@
-"""The order that a reranker gives, whatever it says."""
+"""The order of results with a reranker."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from strata.shared.telemetry import Histogram, Telemetry
 from unit.loop_time import put_forward
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
-# Scores as models give them, among them equal ones.
+# Scores like those of models, among them equal ones.
 LIKELY = st.one_of(SCORES, st.integers(min_value=-12, max_value=12).map(float))
 
 
 class Fixed:
-    """Gives each text, which is a number in digits, the score of that place."""
+    """A reranker for texts that are numbers; the number is the index of the score."""
 
     model_id = "fixed"
 
@@ -61,7 +61,7 @@ async def ordered(
 
 
 @given(st.lists(LIKELY, max_size=12), st.integers(min_value=1, max_value=15), st.data())
-async def test_the_candidates_are_permuted_and_nothing_else(
+async def test_only_the_candidates_are_reordered(
     scores: list[float], candidates: int, data: st.DataObject
 ) -> None:
     bonuses = data.draw(st.lists(st.sampled_from([0.0, 0.15, 0.2]), max_size=len(scores)))
@@ -85,7 +85,7 @@ async def test_the_candidates_are_permuted_and_nothing_else(
 
 
 @given(st.lists(LIKELY, min_size=1, max_size=12))
-async def test_better_scores_come_first_and_equal_ones_keep_their_order(
+async def test_candidates_are_ordered_by_score_and_ties_keep_their_order(
     scores: list[float],
 ) -> None:
     expected = sorted(range(len(scores)), key=lambda n: (-scores[n], n))
@@ -95,7 +95,7 @@ async def test_better_scores_come_first_and_equal_ones_keep_their_order(
 
 
 @given(st.lists(LIKELY, min_size=1, max_size=12))
-async def test_the_same_scores_give_the_same_order(scores: list[float]) -> None:
+async def test_the_same_scores_produce_the_same_order(scores: list[float]) -> None:
     items = results(len(scores))
     first = await ordered(Fixed(scores), items, 30)
     assert await ordered(Fixed(scores), items, 30) == first
@@ -108,13 +108,13 @@ async def test_preferences_decide_close_scores_only() -> None:
             "?", results(2, [0.0, 0.2]), str
         )
         assert ranked[0].item == first
-        # The rank is that of the reranker's own score.
+        # The rank is the rank by the reranker's own score.
         assert [result.rank for result in sorted(ranked, key=lambda entry: entry.item)] == [1, 2]
     assert "the same 0.20 is added: it stays at place 2" in explain_rank(ranked[1], 2, report)
 
 
 @pytest.mark.parametrize("scores", [[1.0], [1.0, 2.0, math.nan], [1.0, 2.0, math.inf], [0.0] * 2])
-async def test_scores_that_are_missing_or_no_numbers_leave_the_order(scores: list[float]) -> None:
+async def test_missing_and_invalid_scores_keep_the_order(scores: list[float]) -> None:
     telemetry = Telemetry()
     made = Reranking(Fixed(scores), candidates=30, budget=60, telemetry=telemetry)
     ranked, report = await made.order("?", results(3), str)
@@ -161,7 +161,7 @@ async def test_a_short_deadline_skips_the_reranker_in_time() -> None:
         _, report = await reranking(Slow([1], 60)).order("?", results(1), str)
     assert report is not None
     assert report.outcome is RerankingOutcome.OUT_OF_TIME
-    # Something is left for the rest of the search.
+    # Time is left for the rest of the search.
     assert loop.time() < deadline
 
 
@@ -182,7 +182,7 @@ async def test_without_a_reranker_there_is_no_report() -> None:
     assert explain_rank(Ranked(0, results(1)[0][1], 1, 1, 2.0), 1, None) == ""
 
 
-def test_the_effect_of_the_reranker_is_explained() -> None:
+def test_the_change_of_rank_by_the_reranker_is_explained() -> None:
     report = RerankingReport("fixed", 7, RerankingOutcome.DONE)
     moved = Ranked(0, results(1)[0][1], 4, 1, 3.25)
     assert explain_rank(moved, 1, report) == (
@@ -192,5 +192,5 @@ def test_the_effect_of_the_reranker_is_explained() -> None:
     assert explain_rank(moved, 4, report).endswith("it stays at place 4.")
 
 
-def test_a_double_of_the_tests_is_a_reranker() -> None:
+def test_the_test_double_implements_the_reranker_interface() -> None:
     assert isinstance(Fixed([]), Reranker)

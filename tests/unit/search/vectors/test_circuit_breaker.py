@@ -1,4 +1,4 @@
-"""The circuit breaker: opens after failures in a row, tries with one call, closes."""
+"""The circuit breaker: it opens after consecutive failures, and closes after a successful call."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from strata.shared.search.vectors.circuit_breaker import CircuitBreaker
 
 
 class Hand:
-    """A clock moved by hand."""
+    """A clock that the test sets."""
 
     now = 100.0
 
@@ -51,7 +51,7 @@ def test_opens_only_after_failures_in_a_row(circuit: CircuitBreaker) -> None:
     assert refused(circuit)
 
 
-def test_a_refusal_by_the_dependency_is_an_answer(circuit: CircuitBreaker) -> None:
+def test_a_refusal_by_the_dependency_does_not_count_as_a_failure(circuit: CircuitBreaker) -> None:
     fail(circuit, 2)
     with pytest.raises(InternalError), circuit.guard():
         raise InternalError("bad request")
@@ -59,7 +59,9 @@ def test_a_refusal_by_the_dependency_is_an_answer(circuit: CircuitBreaker) -> No
     assert not circuit.is_open
 
 
-def test_one_call_tries_and_success_closes(circuit: CircuitBreaker, clock: Hand) -> None:
+def test_after_the_pause_one_call_is_tried_and_success_closes(
+    circuit: CircuitBreaker, clock: Hand
+) -> None:
     fail(circuit, 3)
     clock.now += 1.0
     with circuit.guard():
@@ -68,7 +70,7 @@ def test_one_call_tries_and_success_closes(circuit: CircuitBreaker, clock: Hand)
     assert not refused(circuit)
 
 
-def test_failed_tries_make_the_pause_longer_up_to_a_limit(
+def test_failed_attempts_lengthen_the_pause_up_to_a_limit(
     circuit: CircuitBreaker, clock: Hand
 ) -> None:
     fail(circuit, 3)
@@ -84,7 +86,7 @@ def test_failed_tries_make_the_pause_longer_up_to_a_limit(
     assert not refused(circuit)
 
 
-def test_calls_in_progress_when_it_opens_do_not_lengthen_the_pause(
+def test_calls_in_progress_at_the_opening_do_not_lengthen_the_pause(
     circuit: CircuitBreaker, clock: Hand
 ) -> None:
     guards = [circuit.guard() for _ in range(10)]
@@ -97,7 +99,9 @@ def test_calls_in_progress_when_it_opens_do_not_lengthen_the_pause(
     assert not refused(circuit)
 
 
-def test_a_cancelled_try_leaves_the_next_call_to_try(circuit: CircuitBreaker, clock: Hand) -> None:
+def test_after_a_cancelled_attempt_the_next_call_is_tried(
+    circuit: CircuitBreaker, clock: Hand
+) -> None:
     fail(circuit, 3)
     clock.now += 1.0
     with pytest.raises(asyncio.CancelledError), circuit.guard():

@@ -34,7 +34,7 @@ async def use_every_method(client: QdrantClient) -> None:
     await client.query_batch(points.QueryBatchPoints(collection_name="a"))
 
 
-async def test_all_calls_carry_the_key_and_leave_the_time_limit_to_the_caller() -> None:
+async def test_all_calls_have_the_key_and_no_deadline_of_their_own() -> None:
     async with recording_server() as server:
         client = connect(f"http://127.0.0.1:{server.port}", "secret")
         await use_every_method(client)
@@ -44,7 +44,7 @@ async def test_all_calls_carry_the_key_and_leave_the_time_limit_to_the_caller() 
     assert {call.api_key for call in server.calls} == {"secret"}
 
 
-async def test_without_a_key_none_is_sent() -> None:
+async def test_without_a_key_no_metadata_is_sent() -> None:
     async with recording_server() as server:
         client = connect(f"http://127.0.0.1:{server.port}")
         await client.aliases()
@@ -56,7 +56,7 @@ async def test_without_a_key_none_is_sent() -> None:
     ("url", "target"),
     [("http://engine", "engine:6334"), ("http://engine:7001/path", "engine:7001")],
 )
-async def test_the_port_is_that_of_the_address_or_of_grpc(
+async def test_the_port_is_taken_from_the_address_or_is_the_grpc_default(
     url: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     targets = []
@@ -71,7 +71,7 @@ async def test_the_port_is_that_of_the_address_or_of_grpc(
     assert targets == [target]
 
 
-async def test_an_https_address_is_reached_by_tls(
+async def test_an_https_address_is_connected_to_with_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, key = (path.read_bytes() for path in self_signed(tmp_path, ["localhost"]))
@@ -118,7 +118,7 @@ async def failure(status: grpc.StatusCode, *trailing: tuple[str, str]) -> Strata
         ((), 1.0),
     ],
 )
-async def test_an_overloaded_engine_names_the_pause(
+async def test_the_retry_delay_of_an_overloaded_engine_is_passed_on(
     trailing: tuple[tuple[str, str], ...], seconds: float
 ) -> None:
     error = await failure(STATUSES.RESOURCE_EXHAUSTED, *trailing)
@@ -139,13 +139,13 @@ async def test_an_overloaded_engine_names_the_pause(
         (STATUSES.INTERNAL, UnavailableError),
     ],
 )
-async def test_a_status_of_the_engine_becomes_one_of_our_errors(
+async def test_each_status_of_the_engine_is_mapped_to_an_error(
     status: grpc.StatusCode, kind: type[StrataError]
 ) -> None:
     assert isinstance(await failure(status), kind)
 
 
-async def test_a_call_is_repeated_once_after_a_cut_connection() -> None:
+async def test_a_call_is_repeated_once_after_a_broken_connection() -> None:
     async with recording_server() as server:
         server.failure = (STATUSES.UNAVAILABLE, ())
         index = QdrantIndex(connect(f"http://127.0.0.1:{server.port}"))

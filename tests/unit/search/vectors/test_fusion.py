@@ -1,4 +1,4 @@
-"""The fusion of two rankings: pure, stable, and monotonic."""
+"""The fusion of two rankings."""
 
 import pytest
 from hypothesis import example, given
@@ -30,7 +30,7 @@ def _candidate(document_id: str, score: float) -> Candidate:
 
 
 @given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12), data=st.data())
-def test_the_order_of_the_input_makes_no_difference(
+def test_the_result_does_not_depend_on_the_order_of_the_input(
     dense: list[Candidate], sparse: list[Candidate], limit: int, data: st.DataObject
 ) -> None:
     hits = fuse(dense, sparse, limit=limit, depth=20, config=CONFIG, corpus=1_000)
@@ -46,7 +46,7 @@ def test_the_order_of_the_input_makes_no_difference(
 
 
 @given(dense=candidates(SCORES), sparse=candidates(BM25))
-def test_every_found_document_is_there_once_with_its_ranks(
+def test_every_found_document_is_listed_once_with_its_ranks(
     dense: list[Candidate], sparse: list[Candidate]
 ) -> None:
     hits = fuse(dense, sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
@@ -62,14 +62,16 @@ def test_every_found_document_is_there_once_with_its_ranks(
 
 
 @given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12))
-def test_the_limit_only_cuts(dense: list[Candidate], sparse: list[Candidate], limit: int) -> None:
+def test_the_limit_only_truncates_the_result(
+    dense: list[Candidate], sparse: list[Candidate], limit: int
+) -> None:
     everything = fuse(dense, sparse, limit=100, depth=20, config=CONFIG, corpus=1_000)
     some = fuse(dense, sparse, limit=limit, depth=20, config=CONFIG, corpus=1_000)
     assert some == everything[:limit]
 
 
 @given(dense=candidates(SCORES), sparse=candidates(BM25))
-def test_better_by_both_is_never_placed_lower(
+def test_a_document_better_by_both_scores_is_never_ranked_lower(
     dense: list[Candidate], sparse: list[Candidate]
 ) -> None:
     hits = fuse(dense, sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
@@ -87,13 +89,13 @@ def test_better_by_both_is_never_placed_lower(
 
 @given(candidates(BM25))
 @example([Candidate("a", 39.99999999999999), Candidate("b", 40.0)])
-def test_words_alone_are_ordered_by_their_scores(sparse: list[Candidate]) -> None:
+def test_results_found_by_words_only_are_ordered_by_their_scores(sparse: list[Candidate]) -> None:
     hits = fuse([], sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
     assert [hit.fts_rank for hit in hits] == list(range(1, len(hits) + 1))
     assert all(0 <= hit.score <= 1 for hit in hits)
 
 
-def test_weights_are_added_up() -> None:
+def test_the_weighted_scores_are_added_up() -> None:
     three_rare_words = 3 * rarest_word_score(1_000)
     dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
     sparse = [Candidate("b", three_rare_words), Candidate("c", three_rare_words / 3)]
@@ -112,7 +114,7 @@ def test_weights_are_added_up() -> None:
     ]
 
 
-def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
+def test_a_document_missing_from_a_truncated_list_gets_its_lowest_score() -> None:
     dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
     sparse = [Candidate("c", 3 * rarest_word_score(50))]
     config = FusionConfig(sparse_weight=0.2, half_words=3)
@@ -120,7 +122,7 @@ def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
     assert (second.document_id, round(second.score, 6)) == ("c", 0.7)
 
 
-def test_a_rare_word_counts_alike_in_few_texts_and_in_many() -> None:
+def test_a_rare_word_has_the_same_weight_in_few_and_many_texts() -> None:
     config = FusionConfig(sparse_weight=1, half_words=3)
     scores = [
         fuse([], [Candidate("a", rarest_word_score(n))], limit=1, depth=9, config=config, corpus=n)[
@@ -131,7 +133,7 @@ def test_a_rare_word_counts_alike_in_few_texts_and_in_many() -> None:
     assert scores == pytest.approx([0.25] * 4)
 
 
-def test_a_bonus_is_added_to_what_was_found_and_finds_nothing_by_itself() -> None:
+def test_a_bonus_is_added_to_the_score_of_a_match() -> None:
     dense = [Candidate("a", 0.6, bonus=0.15), Candidate("b", 0.7)]
     hits = fuse(dense, [], limit=3, depth=10, config=CONFIG, corpus=1)
     assert [(hit.document_id, round(hit.score, 6), hit.bonus) for hit in hits] == [
@@ -145,7 +147,7 @@ def test_documents_without_a_word_of_the_query_are_dropped() -> None:
     assert hits == []
 
 
-def test_a_narrow_range_of_cosines_is_stretched() -> None:
+def test_a_narrow_range_of_cosines_is_rescaled() -> None:
     config = FusionConfig(sparse_weight=0.1, dense_low=0.7, dense_high=0.9)
     dense = [Candidate("a", 0.86), Candidate("b", 0.80)]
     words = [Candidate("b", 3.0)]
@@ -154,7 +156,7 @@ def test_a_narrow_range_of_cosines_is_stretched() -> None:
     assert hits[0].score == pytest.approx(0.8)
 
 
-def test_rrf_score_is_made_of_the_ranks() -> None:
+def test_the_rrf_score_is_computed_from_the_ranks() -> None:
     dense, sparse = [Candidate("a", 0.5)], [Candidate("a", 2.0)]
     [hit] = fuse(dense, sparse, limit=1, depth=9, config=CONFIG, corpus=9)
     assert hit.rrf_score == pytest.approx(2 / 61)
@@ -163,7 +165,7 @@ def test_rrf_score_is_made_of_the_ranks() -> None:
 def found_by(
     model: str, dense: list[Candidate], sparse: list[Candidate], config: FusionConfig = CONFIG
 ) -> list[Hit]:
-    """All that a model has found, in documents of its own."""
+    """Returns the hits of a model, in separate documents."""
     theirs = [
         [candidate._replace(document_id=f"{candidate.document_id} {model}") for candidate in arm]
         for arm in (dense, sparse)
@@ -186,7 +188,7 @@ def test_hits_of_several_models_have_each_rank_once(
     assert sorted(vector_ranks) == list(range(1, len(vector_ranks) + 1))
     assert sorted(fts_ranks) == list(range(1, len(fts_ranks) + 1))
     assert [hit.score for hit in whole] == sorted((hit.score for hit in whole), reverse=True)
-    # Who is above whom by one arm stays so, within a model and between them.
+    # The order by one arm is kept, within a model and between models.
     ranked = [hit for hit in whole if hit.vector_rank is not None]
     for left in ranked:
         for right in ranked:
@@ -261,7 +263,7 @@ def test_a_share_of_the_floor_applies_to_excluded_and_to_weak_results() -> None:
     assert weak_of(0.75, weak=True) == {"near": False, "topic": False, "far": True}
 
 
-def test_words_lift_a_document_over_the_floor() -> None:
+def test_matching_words_raise_a_document_over_the_floor() -> None:
     config = FusionConfig(floor=0.3)
     dense = [Candidate("both", 0.2), Candidate("meaning", 0.2)]
     hits = fuse(dense, [Candidate("both", 9.0)], limit=9, depth=9, config=config, corpus=9)
@@ -275,7 +277,7 @@ def test_meaning_is_weighted_by_the_known_words_of_the_query() -> None:
 
 
 def test_half_of_the_floor_is_enough_beside_a_clear_match() -> None:
-    """The floor tells whether a query is about anything that is stored."""
+    """The floor decides whether a query has any related text."""
     config = FusionConfig(floor=0.2)
 
     def related(*cosines: float) -> list[float | None]:
@@ -295,7 +297,7 @@ def test_without_the_learned_order_the_floor_is_the_same_beside_a_clear_match() 
     assert [hit.document_id for hit in hits] == ["clear"]
 
 
-def test_an_answer_beside_a_match_is_found_although_it_says_little_of_the_query() -> None:
+def test_a_weak_match_beside_a_good_one_is_found() -> None:
     config = FusionConfig(floor=0.3)
     question = Candidate("question", 0.4, place=Place("talk", 4))
     answer = Candidate("answer", 0.24, place=Place("talk", 5))
@@ -315,7 +317,7 @@ def test_neighbours_of_a_match_below_the_floor_are_not_found() -> None:
     assert [hit.weak for hit in weak] == [True, True]
 
 
-def test_the_newest_good_match_comes_first_if_the_query_asks_for_the_present() -> None:
+def test_the_newest_good_match_comes_first_if_the_query_is_about_the_present() -> None:
     candidates_by_age = [
         Candidate("old", 0.62, time=1.0),
         Candidate("new", 0.6, time=3.0),
@@ -350,7 +352,7 @@ def test_documents_that_were_stored_together_are_equally_new() -> None:
     assert newest == {"z": CONFIG.newest, "a": CONFIG.newest, "old": 0.0}
 
 
-def test_a_single_good_match_gets_nothing_for_being_new() -> None:
+def test_a_single_good_match_gets_no_bonus_for_being_new() -> None:
     one = [Candidate("a", 0.6, time=5.0)]
     (hit,) = fuse(one, [], limit=9, depth=9, config=CONFIG, corpus=100, newest_share=1.0)
     assert hit.newest == 0.0

@@ -21,7 +21,7 @@ def test_two_models_never_share_a_generation(left: str, right: str) -> None:
 
 
 @given(st.text(min_size=1))
-def test_the_name_is_one_that_engines_take(model_id: str) -> None:
+def test_generation_names_are_valid_collection_names(model_id: str) -> None:
     name = PASSAGES.generation(model_id)
     assert name.isascii()
     assert len(name) < 200
@@ -34,6 +34,6 @@ def test_other_collection_names_are_refused(name: str) -> None:
         Collection(name, {})
 
 
-def test_the_fields_of_the_index_itself_are_taken() -> None:
+def test_field_names_of_the_index_itself_are_reserved() -> None:
     with pytest.raises(ValueError, match="project_id"):
         Collection("passages", {"project_id": FieldKind.KEYWORD})

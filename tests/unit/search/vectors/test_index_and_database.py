@@ -19,10 +19,10 @@ def hit(name: str) -> Hit:
 
 
 class Services:
-    """A database and an index whose every step waits until the test lets it go on.
+    """A database and an index whose steps wait for the test.
 
     Attributes:
-        young: What the first look does not see, since it came later.
+        young: Items newer than the first snapshot.
     """
 
     def __init__(self) -> None:
@@ -91,10 +91,10 @@ async def test_the_index_is_searched_after_the_snapshot_is_taken() -> None:
     services = Services()
     finding = services.search_both()
     await settle()
-    assert services.seen == ["look", "vector"]  # what is asked is made meanwhile
+    assert services.seen == ["look", "vector"]  # the query is embedded meanwhile
     services.begins.set()
     await settle()
-    # Both search now, the index first: it takes longer.
+    # Both search now, the index first, because it takes longer.
     assert services.seen[2:] == ["begun", "index", "statement"]
     services.open()
     matches = await finding
@@ -115,7 +115,7 @@ async def test_a_prepared_request_is_sent_before_the_statement_is_built() -> Non
 
     async def by_task(after: StartGate) -> list[Hit]:
         await after()
-        # As grpc.aio does: a call is sent by a task of its own.
+        # Like grpc.aio: a separate task sends the call.
         return await asyncio.create_task(send())
 
     finding = asyncio.create_task(search_both(services.look, by_task, services.by_words))
@@ -140,7 +140,7 @@ async def test_the_database_does_not_wait_for_a_request_in_preparation() -> None
     assert (await finding).by_id == {"by index": "BY INDEX"}
 
 
-async def test_a_request_cancelled_at_the_gate_does_not_delay_the_database() -> None:
+async def test_a_request_cancelled_before_it_is_sent_does_not_delay_the_database() -> None:
     services = Services()
     services.words.set()
 
@@ -158,7 +158,7 @@ async def test_a_request_cancelled_at_the_gate_does_not_delay_the_database() -> 
 
 
 @pytest.mark.parametrize("index_first", [True, False])
-async def test_the_search_waits_for_index_and_database(index_first: bool) -> None:
+async def test_the_search_waits_for_the_index_and_the_database(index_first: bool) -> None:
     services = Services()
     finding = services.search_both()
     services.begins.set()
@@ -194,7 +194,7 @@ async def test_items_newer_than_the_snapshot_are_read_in_another_one() -> None:
     ]
 
 
-async def test_a_search_without_hits_makes_the_same_queries() -> None:
+async def test_a_search_without_hits_runs_the_same_queries() -> None:
     services = Services().open()
     services.hits = []
     assert (await services.search_both()).by_id == {}

@@ -1,4 +1,4 @@
-"""What a rebuild waits for: until nothing new waits for the index."""
+"""The indexer: its backlogs, its polling, and the wait of a rebuild."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unit.loop_time import put_forward
 
 
 class Work:
-    """So many batches."""
+    """A backlog of some batches."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -21,7 +21,7 @@ class Work:
         return self.left >= 0
 
 
-async def test_a_rebuild_waits_while_new_texts_wait() -> None:
+async def test_a_rebuild_waits_until_pending_texts_are_indexed() -> None:
     indexer = Indexer([Work(2)], poll=1)
     await indexer.quiet(60)
     assert await indexer.index_pending()
@@ -34,14 +34,14 @@ async def test_a_rebuild_waits_while_new_texts_wait() -> None:
     await waits
 
 
-async def test_a_rebuild_does_not_wait_for_ever() -> None:
+async def test_the_wait_of_a_rebuild_is_limited() -> None:
     indexer = Indexer([Work(1)], poll=1)
     assert await indexer.index_pending()
     await indexer.quiet(0.01)
 
 
 class CountedBacklog:
-    """A backlog without work that counts how often it is looked at."""
+    """A backlog without work that counts its checks."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -53,7 +53,7 @@ class CountedBacklog:
         return False
 
 
-async def test_a_commit_wakes_the_backlogs_and_not_those_that_are_polled() -> None:
+async def test_a_commit_triggers_the_backlogs_except_polled_ones() -> None:
     often, rare = CountedBacklog(), CountedBacklog()
     indexer = Indexer([often], poll=60, polled=[rare])
     running = asyncio.create_task(indexer.run())
@@ -68,7 +68,7 @@ async def test_a_commit_wakes_the_backlogs_and_not_those_that_are_polled() -> No
     assert (often.looks, rare.looks) == (4, 1)
 
 
-async def test_backlogs_without_texts_are_looked_at_less_often_until_a_commit() -> None:
+async def test_idle_backlogs_are_checked_less_often_until_a_commit() -> None:
     backlog = CountedBacklog()
     indexer = Indexer([backlog], poll=60, rarely_when_idle=True)
     running = asyncio.create_task(indexer.run())
@@ -88,7 +88,7 @@ async def test_backlogs_without_texts_are_looked_at_less_often_until_a_commit() 
         running.cancel()
 
 
-async def test_one_question_at_a_poll_takes_the_place_of_a_look_at_each_backlog() -> None:
+async def test_one_query_per_poll_replaces_a_check_of_each_backlog() -> None:
     backlogs, questions, waits = [CountedBacklog(), CountedBacklog()], 0, False
 
     async def find_work() -> bool:

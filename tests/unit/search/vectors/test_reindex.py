@@ -1,4 +1,4 @@
-"""What a check asks for, what it decides, and which texts it is made with."""
+"""The check of a rebuilt index: its queries, its decision, and its sample."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strata.shared.search.vectors import Collection
 
 
 @given(st.text(min_size=2))
-def test_the_query_for_a_text_is_a_proper_part_of_it(text: str) -> None:
+def test_the_query_for_a_text_is_a_part_of_it(text: str) -> None:
     asked = question(text)
     assert " ".join(asked.split()) in " ".join(text.split())
     assert len(asked) < len(text)
@@ -49,7 +49,7 @@ def test_losses_that_are_not_significant_do_not_refuse_a_new_index(
 
 
 @given(st.integers(0, 64), st.integers(1, 64), st.integers(0, 64))
-def test_more_losses_never_turn_a_refusal_into_acceptance(
+def test_more_losses_never_make_a_refused_index_acceptable(
     both: int, lost: int, gained: int
 ) -> None:
     def refused(losses: int) -> bool:
@@ -64,7 +64,7 @@ def test_an_empty_collection_passes() -> None:
     assert not refusal_reason(Comparison(FoundCounts()), 1.0)
 
 
-def test_the_serving_generation_follows_the_phase() -> None:
+def test_the_serving_generation_depends_on_the_phase() -> None:
     assert [phase for phase in Phase if phase.new_serves] == [Phase.SWITCHED, Phase.FINISHED]
     assert [phase.value for phase in Phase if phase.is_active] == [
         "building",
@@ -74,7 +74,7 @@ def test_the_serving_generation_follows_the_phase() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_every_text_is_as_likely_to_be_in_the_sample(size: int) -> None:
+def test_every_text_has_the_same_chance_to_be_sampled(size: int) -> None:
     drawn: Counter[str] = Counter()
     rounds = 2_000
     for _ in range(rounds):
@@ -92,7 +92,7 @@ def test_every_text_is_as_likely_to_be_in_the_sample(size: int) -> None:
 
 
 class SlowLedger:
-    """Says what serves, a turn of the loop later."""
+    """A ledger that answers after one iteration of the event loop."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -109,7 +109,7 @@ async def index(server: RecordingServer) -> AsyncIterator[QdrantIndex]:
 
 @pytest.fixture
 async def peer(server: RecordingServer) -> AsyncIterator[AsyncQdrantClient]:
-    """The client of the makers of Qdrant, which builds messages from models."""
+    """Qdrant's own client, which builds messages from models."""
     made = AsyncQdrantClient(
         host="127.0.0.1",
         grpc_port=server.port,

@@ -33,7 +33,7 @@ WORDS = st.lists(
 
 
 @given(hits=HITS, known=st.sets(st.sampled_from(NAMES)), words=WORDS)
-def test_results_are_unique_known_to_postgresql_and_best_first(
+def test_results_are_unique_and_existing_and_best_first(
     hits: list[Hit], known: set[str], words: list[tuple[str, float]]
 ) -> None:
     merged = merge(
@@ -51,7 +51,7 @@ def test_results_are_unique_known_to_postgresql_and_best_first(
         assert (place.mode == "fts") == (place.vector_rank is None)
 
 
-async def test_an_unreachable_index_gives_none() -> None:
+async def test_an_unreachable_index_returns_none() -> None:
     async def away() -> list[Hit]:
         raise UnavailableError("gone")
 

@@ -1,4 +1,4 @@
-"""Sparse vectors: well formed for any text, the same terms for query and document."""
+"""Sparse vectors of queries and documents."""
 
 import pytest
 from hypothesis import example, given
@@ -29,7 +29,7 @@ def test_vectors_are_well_formed_for_any_text(text: str) -> None:
 
 @given(st.text())
 @example("M:SI")
-def test_a_text_is_found_by_itself(text: str) -> None:
+def test_a_text_matches_itself(text: str) -> None:
     assert not terms(text) or not ENCODER.document(text) or meets(text, text)
 
 
@@ -49,7 +49,7 @@ SENTENCES = {
     st.sampled_from(list(SENTENCES)),
     st.data(),
 )
-def test_words_meet_in_one_language_and_where_the_language_is_not_clear(
+def test_words_match_within_a_language_and_if_the_language_is_unclear(
     words: list[str], document: str, data: st.DataObject
 ) -> None:
     unclear = document in ("english", "none")
@@ -60,7 +60,7 @@ def test_words_meet_in_one_language_and_where_the_language_is_not_clear(
         assert meets(question, text.format(" ".join(shared)))
 
 
-def test_a_chunk_without_a_language_has_the_terms_of_english_ones() -> None:
+def test_a_chunk_without_a_language_has_english_terms_too() -> None:
     code = "projects = load_projects(path)"
     assert set(ENCODER.document(code).indices) & set(ENCODER.document("the projects").indices)
     assert len(ENCODER.document("projects").indices) == 1
@@ -91,13 +91,13 @@ def test_words_are_stemmed_in_their_language(query: str, document: str) -> None:
         ),
     ],
 )
-def test_stop_words_alone_do_not_meet(query: str, document: str) -> None:
+def test_stop_words_alone_do_not_match(query: str, document: str) -> None:
     assert terms(query)
     assert not meets(query, document)
 
 
 @given(IDEOGRAPHS, IDEOGRAPHS, IDEOGRAPHS)
-def test_any_part_of_an_unspaced_text_is_found(before: str, part: str, after: str) -> None:
+def test_any_part_of_a_text_without_spaces_is_found(before: str, part: str, after: str) -> None:
     assert terms(part) <= set(ENCODER.document(before + part + after).indices)
 
 
@@ -111,7 +111,7 @@ def test_any_part_of_an_unspaced_text_is_found(before: str, part: str, after: st
         ("peanuts", "Peanut"),
     ],
 )
-def test_forms_of_one_word_meet(left: str, right: str) -> None:
+def test_forms_of_one_word_match(left: str, right: str) -> None:
     assert meets(left, right)
     assert meets(right, left)
 
@@ -128,7 +128,7 @@ def test_numbers_and_codes_are_terms() -> None:
         assert terms(query) <= document
 
 
-def test_frequent_words_count_more_and_long_texts_less() -> None:
+def test_frequent_words_count_more_and_long_texts_count_less() -> None:
     index = min(terms("zebra") & set(ENCODER.document("zebra").indices))
 
     def weight(text: str) -> float:

@@ -27,5 +27,5 @@ from strata.shared.search.vectors.stop_words import without_stop_words
         ("a_b and c++", "a_b c++"),
     ],
 )
-def test_stop_words_are_left_out_unless_there_are_no_others(query: str, expected: str) -> None:
+def test_stop_words_are_removed_unless_there_are_no_others(query: str, expected: str) -> None:
     assert without_stop_words(query) == expected

@@ -1,4 +1,4 @@
-"""What a span says of a statement."""
+"""Spans of statements."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from strata.shared.db.statement_spans import statement_span, statement_summary
         ("", "SQL"),
     ],
 )
-def test_a_statement_is_named_by_its_changes_or_its_first_table(
+def test_the_name_of_a_statement_is_its_changes_or_its_first_table(
     statement: str, summary: str
 ) -> None:
     assert statement_summary(statement) == summary
 
 
-def test_a_large_statement_of_ours_has_a_short_name() -> None:
+def test_a_large_statement_has_a_short_name() -> None:
     summary = statement_summary(str(run_statements.ACCEPT))
     assert summary == "UPDATE gateway.runs INSERT gateway.runs UPDATE gateway.approvals"
 

@@ -90,7 +90,9 @@ async def test_a_collector_that_refuses_loses_its_batch_only() -> None:
         assert collector.spans == []
 
 
-async def test_an_unreachable_collector_delays_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_collector_does_not_delay_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(otlp, "CLOSING_S", 0.2)
     with ReservedPort() as port:
         telemetry = Telemetry()
@@ -119,7 +121,7 @@ async def test_a_span_that_cannot_be_converted_does_not_end_the_thread() -> None
         broken.end()
         for _ in range(2 * BATCH - 1):
             begin(tracer).end()
-        # The batch with the broken span has as many spans as were there when it was sent.
+        # The batch with the broken span has as many spans as existed when it was sent.
         await eventually(lambda: telemetry.total(TRACE_SPANS) == 2 * BATCH)
         failed = telemetry.total(TRACE_SPANS, outcome="failed")
         assert 0 < failed <= BATCH

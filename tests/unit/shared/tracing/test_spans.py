@@ -1,4 +1,4 @@
-"""Which spans are begun, and what they hold."""
+"""Sampling and content of spans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_none_or_all_traces_are_sampled(ratio: float, sampled: bool) -> None:
 
 
 @pytest.mark.parametrize(("ratio", "sampled"), [(0.0, True), (1.0, False)])
-def test_what_the_caller_decided_holds(ratio: float, sampled: bool) -> None:
+def test_the_sampling_decision_of_the_caller_is_kept(ratio: float, sampled: bool) -> None:
     tracer = Tracer(SpanRecorder(), ratio)
     parent = TraceContext(new_trace_id(), "1" * 16, sampled)
     assert tracer.join(parent) is parent
@@ -60,7 +60,7 @@ def test_a_child_is_in_the_trace_and_the_service_of_its_parent() -> None:
     assert sent == TraceContext(parent.trace_id, child.span_id, True)
 
 
-def test_a_span_begins_when_its_work_began() -> None:
+def test_a_span_starts_when_its_work_started() -> None:
     recorder = SpanRecorder()
     before = time.time_ns()
     span = begun(recorder, start_ns=before - 60 * 10**9)
@@ -76,7 +76,7 @@ def test_a_span_ends_after_its_start_where_the_clock_of_its_start_is_ahead() -> 
     assert ahead <= span.end_ns < ahead + 59 * 10**9
 
 
-def test_a_span_is_exported_once() -> None:
+def test_a_span_is_exported_only_once() -> None:
     recorder = SpanRecorder()
     span = begun(recorder)
     span.end()
@@ -84,7 +84,7 @@ def test_a_span_is_exported_once() -> None:
     assert recorder.spans == [span]
 
 
-def test_a_block_is_a_span_under_that_of_the_call() -> None:
+def test_a_nested_span_is_a_child_of_the_span_of_the_call() -> None:
     recorder = SpanRecorder()
     parent = begun(recorder)
     with use(RequestContext(trace_id=parent.trace_id, span=parent, sampled=True)):
@@ -110,13 +110,13 @@ def test_a_block_that_fails_keeps_the_type_of_the_error_only() -> None:
     assert "secret" not in repr(span.attributes)
 
 
-def test_a_block_of_a_call_that_is_not_traced_is_no_span() -> None:
+def test_an_untraced_call_has_no_nested_spans() -> None:
     with use(RequestContext(trace_id=new_trace_id())), nested_span("block") as span:
         assert span is None
         assert current().span is None
 
 
-def test_errors_of_ours_are_named_by_their_reason() -> None:
+def test_the_error_type_of_our_errors_is_their_reason() -> None:
     assert error_type(NotFoundError("no", reason=Reason.AGENT_NOT_FOUND)) == "AGENT_NOT_FOUND"
     assert error_type(UnavailableError("no", reason=Reason.UNSPECIFIED)) == "UNAVAILABLE"
     assert error_type(KeyError("x")) == "KeyError"

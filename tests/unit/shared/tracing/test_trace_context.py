@@ -48,6 +48,6 @@ def test_sent_contexts_can_be_read(sampled: bool) -> None:
     assert parse_traceparent(sent) == TraceContext(trace_id, span_id, sampled)
 
 
-def test_every_hop_without_a_span_of_its_own_has_a_new_id() -> None:
+def test_every_hop_without_a_span_has_a_new_id() -> None:
     sent = {make_traceparent(TRACE, sampled=False) for _ in range(2)}
     assert len(sent) == 2

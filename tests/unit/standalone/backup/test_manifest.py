@@ -1,4 +1,4 @@
-"""Backups that are damaged or not complete."""
+"""Damaged and incomplete backups."""
 
 from __future__ import annotations
 
@@ -77,13 +77,15 @@ def test_a_whole_backup_is_read_as_it_was_written(backup: Path) -> None:
         ),
     ],
 )
-def test_damage_is_named(backup: Path, damage: Callable[[Path], object], problem: str) -> None:
+def test_damage_is_reported_by_file(
+    backup: Path, damage: Callable[[Path], object], problem: str
+) -> None:
     damage(backup)
     with pytest.raises(DataLossError, match=problem):
         verify_files(backup)
 
 
-def test_another_folder_is_no_backup(tmp_path: Path) -> None:
+def test_another_folder_is_refused_as_a_backup(tmp_path: Path) -> None:
     with pytest.raises(FailedPreconditionError, match="is not a backup of Strata"):
         read_manifest(tmp_path)
 
@@ -97,7 +99,7 @@ def test_a_backup_of_a_newer_form_is_refused(backup: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "path", ["../outside", "secrets/../../outside", "/outside", "secrets/..", "secrets/", "logs/x"]
 )
-def test_files_outside_of_the_folders_of_a_backup_are_refused(backup: Path, path: str) -> None:
+def test_file_names_outside_of_the_folders_of_a_backup_are_refused(backup: Path, path: str) -> None:
     manifest = read_manifest(backup)
     files = {**manifest.files, path: manifest.files["secrets/key"]}
     replace(manifest, files=files).write(backup)

@@ -1,4 +1,4 @@
-"""What a backup and a restore refuse before they begin, and what they leave when they fail."""
+"""Refused and failed backups and restores."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ async def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-async def test_a_backup_overwrites_nothing(data: DataFolder, tmp_path: Path) -> None:
+async def test_a_backup_never_overwrites_an_existing_folder(
+    data: DataFolder, tmp_path: Path
+) -> None:
     (tmp_path / "backup").mkdir()
     with pytest.raises(FailedPreconditionError, match="exists"):
         await write_backup(data, tmp_path / "backup")
 
 
-async def test_a_backup_that_fails_leaves_nothing(
+async def test_a_failed_backup_leaves_no_folder(
     data: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "open_database", lambda _: _Failing())
@@ -68,7 +70,7 @@ class _Failing:
         raise UnavailableError("the disk is full")
 
     async def __aexit__(self, *_: object) -> None:
-        """Is never reached."""
+        """Never called."""
 
 
 async def test_an_error_of_the_file_system_is_reported(data: DataFolder, tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ async def test_a_backup_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-async def test_a_restore_that_fails_leaves_nothing(
+async def test_a_failed_restore_leaves_no_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def build(source: Path, manifest: Manifest, path: Path) -> None:

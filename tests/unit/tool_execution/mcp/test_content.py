@@ -61,7 +61,7 @@ def test_the_bytes_decide_on_the_type_of_an_image() -> None:
     assert "not shown" in str(output.value)
 
 
-def test_images_beyond_the_limit_are_named() -> None:
+def test_images_over_the_limit_are_mentioned_in_the_text() -> None:
     output = read(*(image(png(shade=number)) for number in range(MAX_IMAGES + 1)))
     assert len(output.images) == MAX_IMAGES
     assert str(output.value).splitlines()[-1].endswith("not shown: the images are too many]")

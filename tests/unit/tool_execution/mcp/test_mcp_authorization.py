@@ -19,7 +19,7 @@ ISSUER = "https://login.example"
 
 
 def answering(issuer: str = ISSUER, **metadata: Any) -> httpx2.AsyncClient:
-    """A client of a server, and of the authorization server that it names."""
+    """Returns a client that answers for a server and its authorization server."""
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if str(request.url) == SERVER:

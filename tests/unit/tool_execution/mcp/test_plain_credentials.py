@@ -1,4 +1,4 @@
-"""Credentials that stand in the clear in the configuration of an MCP server."""
+"""Plain-text credentials in the configuration of an MCP server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def over_http(url: str, **headers: str) -> McpServer:
     ],
     ids=lambda server: (*server.command, *server.environment, server.url, *server.headers)[-1],
 )
-def test_a_credential_is_known_and_shown_to_those_who_may_see_secrets_only(
+def test_a_credential_is_shown_only_to_keys_with_access_to_secrets(
     server: McpServer,
 ) -> None:
     assert any(KEY in value for value in server.plain_credentials.values())

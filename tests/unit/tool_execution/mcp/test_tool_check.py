@@ -1,4 +1,4 @@
-"""Which tools of a server can be used, what they are called, and which of them are approved."""
+"""The check of a server's tools: usability, names and approval."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCHEMA_LIKE = st.recursive(
 
 
 @given(st.lists(ANY_JSON | st.fixed_dictionaries({"name": st.text(max_size=9)}), max_size=6))
-def test_any_listing_gives_one_checked_tool_per_name(listed: list[Any]) -> None:
+def test_any_listing_results_in_one_checked_tool_per_name(listed: list[Any]) -> None:
     reported = check_tools("server", listed)
     assert len({tool.name for tool in reported}) == len(reported)
     usable = [tool for tool in reported if not tool.problem]
@@ -53,12 +53,12 @@ def test_usable_schemas_are_closed_object_schemas(schema: Any) -> None:
     Draft202012Validator.check_schema(usable)
     assert usable["type"] == "object"
     assert isinstance(usable["properties"], dict)
-    # It can be applied without asking anybody.
+    # It can be applied without requests.
     list(Draft202012Validator(usable).iter_errors({"a": 1}))
 
 
 @given(st.from_regex(r"\A[a-z](_?[a-z0-9-]){0,11}\Z"), st.text(min_size=1, max_size=80))
-def test_names_are_fit_for_models(server: str, name: str) -> None:
+def test_names_are_valid_for_model_providers(server: str, name: str) -> None:
     made = registry_name(server, name)
     assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_\-]{0,47}", made)
     assert made == registry_name(server, name)
@@ -129,7 +129,7 @@ def test_a_schema_nested_without_end_is_refused() -> None:
         usable_schema(schema)
 
 
-def test_tools_of_one_name_are_both_left_out() -> None:
+def test_tools_with_the_same_name_are_both_omitted() -> None:
     item = {"name": "a", "inputSchema": TOWN}
     [only] = check_tools("server", [item, {**item, "description": "Another."}])
     assert "twice" in only.problem
@@ -166,7 +166,7 @@ def test_only_approved_definitions_are_usable(listings: list[list[ReportedTool]]
 
 
 @given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError"]), ANY_JSON))
-def test_whatever_a_server_answers_is_a_value_or_the_tools_failure(result: dict[str, Any]) -> None:
+def test_any_answer_of_a_server_is_a_value_or_a_tool_error(result: dict[str, Any]) -> None:
     try:
         output = read_result("t", result)
     except ToolError:
@@ -184,7 +184,7 @@ def test_images_of_a_result_are_returned_beside_its_text() -> None:
     result = {
         "content": [
             {"type": "text", "text": "Two images:"},
-            # What the server calls an image counts less than its bytes.
+            # The bytes decide about the type of an image, not the type that the server names.
             image_content(photo, "image/png"),
             {"type": "resource", "resource": blob},
         ]
@@ -237,7 +237,7 @@ def test_tools_that_run_only_as_tasks_cannot_be_used(execution: Any, usable: boo
 
 
 @pytest.mark.parametrize("levels", [101, 700, 1_100, 50_000])
-def test_deep_structured_content_is_left_out(levels: int) -> None:
+def test_deep_structured_content_is_omitted(levels: int) -> None:
     structured: object = []
     for _ in range(levels - 1):
         structured = [structured]

@@ -9,7 +9,7 @@ from strata.shared.sandbox import JAIL_UID
 from strata.tool_execution.settings import ToolExecutionSettings
 
 
-def test_no_program_is_the_user_that_code_of_tools_runs_as() -> None:
+def test_the_user_id_of_tool_code_cannot_be_used_for_programs() -> None:
     for first, count in ((JAIL_UID, 1), (JAIL_UID - 10, 11)):
         with pytest.raises(WrongSettingError, match="the user id of code of tools"):
             ToolExecutionSettings(mcp_stdio_uid=first, mcp_stdio_uids=count)

@@ -1,3 +1,5 @@
+"""Tools derived from Python source."""
+
 from __future__ import annotations
 
 from textwrap import dedent
@@ -25,7 +27,7 @@ def problems(source: str, name: str = "") -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_function_is_read_with_its_docstring() -> None:
+def test_a_function_is_parsed_with_its_docstring() -> None:
     tool = derived(
         '''
         import os
@@ -209,7 +211,7 @@ def test_classes_of_the_source_become_objects(name: str, expected: Any) -> None:
     assert schema(name, CLASSES) == expected
 
 
-def test_of_several_functions_the_named_one_is_the_tool() -> None:
+def test_the_named_one_of_several_functions_is_the_tool() -> None:
     source = "def a(): ...\ndef b(x: int): ...\ndef _c(): ..."
     assert derived(source, "b").function == "b"
     assert derived("def _a(): ...\ndef b(): ...", "other").function == "b"
@@ -285,12 +287,12 @@ def test_all_errors_are_reported_at_once_in_order() -> None:
         + "def f(x: C19): ...",
     ],
 )
-def test_hostile_source_is_refused_in_words(source: str) -> None:
+def test_hostile_source_is_refused_with_an_error(source: str) -> None:
     with pytest.raises(SourceError):
         derive_tool(source)
 
 
-def test_defaults_that_json_cannot_hold_are_left_out() -> None:
+def test_defaults_that_json_cannot_express_are_omitted() -> None:
     tool = derived(
         "def f(a: int = 1 + 2, b: float = 1e999, c: tuple[int, int] = (1, 2),"
         " d: dict = {1: 2, 'a': 3}, e: int = max(1, 2), g: set[int] = {1}): ..."
@@ -310,7 +312,7 @@ def test_defaults_that_json_cannot_hold_are_left_out() -> None:
         ("async def f(x: int, *, agent_state): ...", True),
         ("def f(x: int): 'agent_state'", False),
         ("def _g(agent_state): ...\ndef f(): ...", False),
-        # Of two of one name the last is the one that is called.
+        # Of two functions with the same name the last one is called.
         ("def f(agent_state): ...\ndef f(): ...", False),
         ("def f(): ...\ndef f(agent_state): ...", True),
         ("def f(agent_state): return '\\d'", True),

@@ -1,9 +1,9 @@
-"""Schemas of random signatures, against functions that Python itself has made of them.
+"""Schemas of random signatures, compared with the functions that Python compiles.
 
 The reference is slow and runs the source: Python binds the arguments, and a check by the evaluated
 annotations says whether each value is of its kind. Both must agree with the schema, which was
-derived without running anything; and what the schema takes reaches the function as its annotation
-promises.
+derived without running anything; and values that the schema accepts reach the function with the
+annotated type.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ values = st.recursive(
 
 
 def build(chosen: list[tuple[str, bool]]) -> tuple[str, Any]:
-    """The source of a function with these parameters, and the function."""
+    """Returns the source of a function with these parameters, and the function."""
     text = ", ".join(
         f"p{number}: {annotation}{' = 0' if default else ''}"
         for number, (annotation, default) in enumerate(chosen)
@@ -103,7 +103,7 @@ def build(chosen: list[tuple[str, bool]]) -> tuple[str, Any]:
 
 
 def fits(value: Any, kind: Any) -> bool:  # noqa: C901  # noqa: PLR0911
-    """Whether a JSON value is one that the annotation means, by the evaluated annotation."""
+    """Returns whether a JSON value matches the evaluated annotation."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True
@@ -132,7 +132,7 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: C901  # noqa: PLR0911
         if not isinstance(value, dict) or not set(value) <= set(hints):
             return False
         try:
-            whole(**value)  # binds its members
+            whole(**value)  # binds its fields
         except TypeError:
             return False
         return all(fits(item, hints[name]) for name, item in value.items())
@@ -168,7 +168,7 @@ def test_a_schema_accepts_exactly_the_arguments_that_python_binds(
 
 
 def is_made(value: Any, kind: Any) -> bool:
-    """Whether a value in a function is what its annotation says: enums are enums there."""
+    """Returns whether a value in a function matches its annotation: enums are members there."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return True

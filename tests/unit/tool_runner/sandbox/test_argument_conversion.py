@@ -85,6 +85,6 @@ def test_annotations_that_cannot_be_evaluated_leave_values_as_they_are() -> None
     assert _strata_call(tool, {"a": {"x": 1}}) == {"x": 1}
 
 
-def test_a_value_that_does_not_fit_fails_as_the_class_does() -> None:
+def test_a_value_that_does_not_fit_raises_the_error_of_its_class() -> None:
     with pytest.raises(ValueError, match="q"):
         _strata_convert("q", Unit)

@@ -1,4 +1,4 @@
-"""A sandbox that is started when it is wanted."""
+"""A sandbox that is started on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN = SandboxRun(source="def f(): pass", function="f")
 
 
 class Machine:
-    """Starts sandboxes when the test lets it, and counts."""
+    """Starts sandboxes when the test allows it, and counts the starts."""
 
     isolation = Isolation.NAMESPACES
 
@@ -69,7 +69,7 @@ async def test_cancelled_call_does_not_cancel_the_start() -> None:
     assert machine.starts == 1
 
 
-async def test_a_start_that_failed_is_tried_again() -> None:
+async def test_a_failed_start_is_repeated_at_the_next_call() -> None:
     machine = Machine()
     machine.gate.set()
     machine.broken = True
@@ -93,7 +93,7 @@ async def test_closed_sandbox_is_never_started() -> None:
     assert (machine.starts, machine.closed) == (0, 0)
 
 
-async def test_closed_while_it_starts_it_is_closed_when_it_has() -> None:
+async def test_a_sandbox_closed_during_its_start_is_closed_afterwards() -> None:
     machine = Machine()
     sandbox = SandboxOnDemand(machine.start)
     starting = asyncio.create_task(sandbox.start())

@@ -1,4 +1,4 @@
-"""Answers of a jailed process, which may be anything."""
+"""The check of answers of a jailed process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ JSON = st.recursive(
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_judged(frame: bytes) -> None:
+def test_any_bytes_get_a_status(frame: bytes) -> None:
     assert outcome.verdict_of(frame, LIMITS).status in {RunStatus.BAD_RESULT, RunStatus.OK}
 
 
 @given(st.dictionaries(st.sampled_from(["value", "error", "bad", "large", "x"]), JSON, max_size=2))
-def test_any_json_is_checked_and_the_result_is_text(answer: dict[str, object]) -> None:
+def test_any_json_answer_is_checked(answer: dict[str, object]) -> None:
     verdict = outcome.verdict_of(json.dumps(answer).encode(), LIMITS)
     verdict.value_json.encode()
     verdict.detail.encode()
@@ -41,7 +41,7 @@ def test_any_json_is_checked_and_the_result_is_text(answer: dict[str, object]) -
 
 
 @given(JSON)
-def test_a_value_comes_out_as_it_was_or_is_too_large(value: object) -> None:
+def test_a_value_is_returned_unchanged_or_is_too_large(value: object) -> None:
     verdict = outcome.verdict_of(json.dumps({"value": value}).encode(), LIMITS)
     if verdict.status is RunStatus.OK:
         assert json.loads(verdict.value_json) == value
@@ -52,13 +52,13 @@ def test_a_value_comes_out_as_it_was_or_is_too_large(value: object) -> None:
 
 
 @given(st.integers(1, 300))
-def test_depth_is_limited(depth: int) -> None:
+def test_the_depth_of_values_is_limited(depth: int) -> None:
     frame = b'{"value":' + b"[" * depth + b"]" * depth + b"}"
     status = outcome.verdict_of(frame, LIMITS).status
     assert status is (RunStatus.OK if depth <= MAX_JSON_DEPTH else RunStatus.BAD_RESULT)
 
 
-def test_ends_are_named() -> None:
+def test_every_kind_of_process_end_has_a_status() -> None:
     def status(*args: object, **more: object) -> RunStatus:
         return outcome.ended(Exit(*args, **more), LIMITS).status  # type: ignore[arg-type]
 
@@ -73,11 +73,11 @@ def test_ends_are_named() -> None:
 
 
 @given(TEXT, st.integers(0, 40))
-def test_output_that_was_cut_anywhere_is_text(text: str, at: int) -> None:
+def test_truncated_output_is_decoded(text: str, at: int) -> None:
     assert text.startswith(outcome.decode(text.encode()[:at]))
 
 
-def test_a_failure_of_half_pairs_and_other_types_is_text() -> None:
+def test_a_failure_with_invalid_texts_is_cleaned() -> None:
     answer = {"error": {"type": "\ud800", "message": ["x"], "traceback": "t" * 10_000}}
     failure = outcome.verdict_of(json.dumps(answer).encode(), LIMITS).failure
     assert failure

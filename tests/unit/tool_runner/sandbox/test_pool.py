@@ -1,4 +1,4 @@
-"""The pool of spare processes: who is handed out, and how many of each shape wait."""
+"""The pool of spare processes: selection, and number of each shape."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Pools(RuleBasedStateMachine):
         return itertools.chain.from_iterable(server.made for server in self.servers)
 
     def waiting(self) -> list[Spare]:
-        """Those of the present server that could serve."""
+        """Returns the waiting processes of the current server."""
         return [
             child
             for child in self.server.made
@@ -153,19 +153,19 @@ def counts(pool: Pool, server: Server) -> dict[Shape, int]:
     return {shape: count for shape, count in by_shape.items() if count}
 
 
-def test_kinds_that_are_called_in_turn_are_all_kept_ready() -> None:
+def test_shapes_that_are_called_in_turn_are_all_kept_ready() -> None:
     pool, server = fill([SHAPES[0], SHAPES[1], SHAPES[2]])
     made = len(server.made)
     for shape in [SHAPES[0], SHAPES[1], SHAPES[2]] * 5:
         assert pool.take(real(server), shape) is not None
         pool.refill(real(server), shape)
-    # One made for each one used, and none thrown away.
+    # One process is made for each one used, and none is discarded.
     assert len(server.made) == made + 15
     assert len(server.killed) == 2
     assert counts(pool, server) == {SHAPES[0]: 2, SHAPES[1]: 1, SHAPES[2]: 1}
 
 
-def test_the_kind_that_was_not_called_for_longest_goes() -> None:
+def test_the_least_recently_called_shape_is_dropped() -> None:
     pool, server = fill(SHAPES[:5])
     assert set(counts(pool, server)) == set(SHAPES[1:5])
     assert [child.shape for child in server.killed][-1] == SHAPES[0]
@@ -178,7 +178,7 @@ def test_a_pool_of_size_zero_stays_empty() -> None:
     assert (len(pool), server.made) == (0, [])
 
 
-def test_without_descriptors_the_pool_stays_as_it_is() -> None:
+def test_without_descriptors_the_pool_is_unchanged() -> None:
     pool, server = fill([SHAPES[0]])
     assert pool.take(real(server), SHAPES[0]) is not None
     server.full = True
@@ -188,7 +188,7 @@ def test_without_descriptors_the_pool_stays_as_it_is() -> None:
     assert counts(pool, server) == {SHAPES[0]: SIZE - 1}
 
 
-def test_a_recreated_folder_has_another_shape(tmp_path: Any) -> None:
+def test_a_recreated_packages_folder_has_another_shape(tmp_path: Any) -> None:
     folder = tmp_path / "packages"
     folder.mkdir()
     first = Shape.of(Limits(), packages="packages", packages_status=folder.stat())
@@ -198,6 +198,6 @@ def test_a_recreated_folder_has_another_shape(tmp_path: Any) -> None:
     assert first != Shape.of(Limits(), packages="packages", packages_status=folder.stat())
 
 
-def test_fields_of_the_service_alone_do_not_change_the_shape() -> None:
+def test_fields_used_only_by_the_service_do_not_change_the_shape() -> None:
     one = Limits(wall_seconds=1.0, output_bytes=1, result_bytes=1, tree_bytes=1)
     assert Shape.of(one) == Shape.of(Limits())

@@ -8,7 +8,7 @@ from pathlib import Path
 from strata.tool_runner.sandbox import scratch
 
 
-def test_a_folder_is_removed_however_deep_closed_or_linked(tmp_path: Path) -> None:
+def test_deep_unreadable_and_linked_folders_are_removed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").write_text("x")

@@ -1,4 +1,4 @@
-"""The filter, run by an interpreter of BPF written for this, on both machines' tables."""
+"""The seccomp filter, run by a BPF interpreter, with the tables of both architectures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def decide(machine: str, name: str | int, *arguments: int, own: int | None = Non
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("own", [None, OWN])
-def test_the_filter_is_one_that_the_kernel_takes(machine: str, own: int | None) -> None:
+def test_the_filter_is_valid_for_the_kernel(machine: str, own: int | None) -> None:
     program = seccomp.instructions(machine, own)
     assert len(program) < 4096  # BPF_MAXINSNS
     for at, (code, yes, no, _) in enumerate(program):
@@ -91,7 +91,7 @@ def test_only_listed_system_calls_are_allowed(machine: str, number: int, argumen
 
 @pytest.mark.parametrize("machine", MACHINES)
 @given(flags=st.integers(0, 2**64 - 1))
-def test_clone_makes_no_namespace(machine: str, flags: int) -> None:
+def test_clone_cannot_create_namespaces(machine: str, flags: int) -> None:
     namespaces = 0x7E020080
     if flags & namespaces:
         assert decide(machine, "clone", flags) == EPERM
@@ -106,7 +106,7 @@ def test_clone_makes_no_namespace(machine: str, flags: int) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("own", [None, OWN])
 @given(command=st.one_of(st.integers(0, 40), st.integers(1020, 1050), st.integers(0, 2**32 - 1)))
-def test_only_harmless_commands_of_fcntl_are_done(
+def test_only_harmless_fcntl_commands_are_allowed(
     machine: str, own: int | None, command: int
 ) -> None:
     harmless = {0, 1, 2, 3, 4, 5, 9, 1030, 1032, 1034}
@@ -116,7 +116,7 @@ def test_only_harmless_commands_of_fcntl_are_done(
 
 @pytest.mark.parametrize("machine", MACHINES)
 @given(flags=st.integers(0, 2**64 - 1))
-def test_no_shared_memory_without_a_file_is_mapped(machine: str, flags: int) -> None:
+def test_shared_memory_without_a_file_cannot_be_mapped(machine: str, flags: int) -> None:
     shared = flags & 0x01 and flags & 0x20
     action = decide(machine, "mmap", 0, 4096, 3, flags)
     assert action == (EPERM if shared or flags & 0x40000 else ALLOW)
@@ -125,7 +125,7 @@ def test_no_shared_memory_without_a_file_is_mapped(machine: str, flags: int) -> 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("network", [False, True])
 @given(level=st.sampled_from([0, 1, 6]), option=st.integers(0, 80))
-def test_no_buffer_of_a_socket_is_enlarged(
+def test_socket_buffers_cannot_be_enlarged(
     machine: str, network: bool, level: int, option: int
 ) -> None:
     number = syscalls.TABLES[machine]["setsockopt"]
@@ -137,13 +137,13 @@ def test_no_buffer_of_a_socket_is_enlarged(
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_another_machines_calls_are_ended(machine: str) -> None:
+def test_system_calls_of_another_architecture_end_the_process(machine: str) -> None:
     program = seccomp.instructions(machine)
     assert run(program, 0x40000003, syscalls.TABLES[machine]["read"], [0] * 6) == KILL
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_arguments_decide(machine: str) -> None:
+def test_system_calls_are_filtered_by_their_arguments(machine: str) -> None:
     assert decide(machine, "clone3") == ENOSYS
     assert decide(machine, "socketpair", 1, 1) == ALLOW
     assert decide(machine, "socketpair", 1, 1 | 0o2004000) == ALLOW
@@ -164,7 +164,7 @@ def test_arguments_decide(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 @given(pid=st.integers(0, 2**32 - 1))
-def test_without_namespaces_no_other_process_is_named(machine: str, pid: int) -> None:
+def test_without_namespaces_other_processes_cannot_be_addressed(machine: str, pid: int) -> None:
     own = pid in {0, OWN}
     for name in ("kill", "prlimit64", "sched_setaffinity", "sched_setattr"):
         assert decide(machine, name, pid, own=OWN) == (ALLOW if own else EPERM)
@@ -173,7 +173,7 @@ def test_without_namespaces_no_other_process_is_named(machine: str, pid: int) ->
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_without_namespaces_files_of_its_owner_are_left_alone(machine: str) -> None:
+def test_without_namespaces_file_attributes_cannot_be_changed(machine: str) -> None:
     for name in seccomp._OF_OWNERS & syscalls.TABLES[machine].keys():
         assert decide(machine, name, 0, own=OWN) == EPERM
     for name in {"fork", "vfork"} & syscalls.TABLES[machine].keys():
@@ -181,7 +181,7 @@ def test_without_namespaces_files_of_its_owner_are_left_alone(machine: str) -> N
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_tables_are_the_kernels(machine: str) -> None:
+def test_the_system_call_tables_match_the_kernel_headers(machine: str) -> None:
     header = HEADERS[machine]
     if not header.exists():
         pytest.skip("the kernel's headers are not installed")

@@ -29,7 +29,7 @@ class Runs:
         yield RunEvent(run_finished=RunFinished())
 
 
-async def test_a_call_that_lasts_is_looked_after_less_and_less_often(
+async def test_a_long_call_is_checked_at_increasing_intervals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs, pauses = Runs(), []
