@@ -37,8 +37,8 @@ from strata.standalone.vectors import EmbeddedVectors
 if TYPE_CHECKING:
     from whole_system import System
 
-# A handler that an earlier test left with a closed stream must not write into the output of
-# another test: logging would print its failure to whatever stands for standard error now.
+# A handler that an earlier test left with a closed stream must not write into the output of another
+# test: logging would print the failure to the current standard error.
 logging.raiseExceptions = False
 
 # The files of all databases and of the vector engine of one process take about 2 GB.
@@ -48,7 +48,7 @@ _FOLDER = "strata-"
 
 ast_parse_lock.install()
 
-# How long an example takes says more of the machine than of the code. `make test-slow` runs the
+# The duration of an example depends on the machine more than on the code. `make test-slow` runs the
 # property tests with the profile "thorough".
 settings.register_profile("strata", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Excludes modules and tests from collections of garbage, which else look at all of them."""
+    """Excludes modules and tests from garbage collections, which would otherwise traverse them."""
     freeze_long_lived()
 
 
@@ -112,7 +112,7 @@ class Databases:
     ) -> ServiceDatabase:
         """Returns a new database with the service's schema; the migration itself runs once.
 
-        Of one `Databases`, all databases of a service are of the same partition.
+        All databases that one `Databases` makes for a service are in the same partition.
         """
         if service.package not in self._templates:
             template = await self.create()
@@ -140,7 +140,8 @@ class Databases:
 
 
 def _make_reachable(parent: Path | None = None) -> Path:
-    # pytest's own folders are closed to the user that PostgreSQL runs as when we are root.
+    # PostgreSQL runs as another user when the tests run as root, and pytest's folders are not
+    # readable for that user.
     folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent))
     folder.chmod(0o711)
     return folder
@@ -176,7 +177,7 @@ def engine_folder(pytestconfig: pytest.Config) -> Path:
     """Where the session's engines keep their files.
 
     The databases of all tests have a hundred thousand files. On a disk their removal can take
-    longer than a test may, so it belongs to no test.
+    longer than the time limit of a test, so no test does it.
     """
     _remove_leftovers()
     folder = _make_reachable(_memory())
@@ -219,8 +220,8 @@ async def postgres(engine_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
             "full_page_writes": "off",
             "wal_level": "minimal",
             "max_wal_senders": "0",
-            # It would visit hundreds of databases in turn, hold up copies of templates, and decide
-            # by chance whether a plan knows statistics. A test of plans analyzes its tables.
+            # Autovacuum would visit hundreds of databases, delay copies of templates, and make
+            # plans depend on whether statistics exist yet. A test of plans analyzes its tables.
             "autovacuum": "off",
         },
     )

@@ -1,4 +1,4 @@
-"""Anthropic's messages API: what it refuses, and how it answers."""
+"""Anthropic's messages API: the checks of requests and the forms of answers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def error_body(fault: Fault) -> dict[str, Any]:
 
 
 def signature(thinking: str) -> str:
-    """The server's proof that it wrote a thinking block."""
+    """Returns the signature of a thinking block."""
     return hashlib.sha256(f"signed:{thinking}".encode()).hexdigest()
 
 
 def check(body: Any, headers: Mapping[str, str]) -> None:
-    """Refuses what the API refuses, and a little more: every breach is a bug of the sender.
+    """Raises an error for a request that the API refuses, and for some that it tolerates.
 
     Raises:
         RefusedError: With the rule that was broken.
@@ -165,7 +165,7 @@ def _check_images(turns: Any) -> None:
 
 
 def _check_results(blocks: list[Any], waiting: list[str], number: int) -> None:
-    """Results come first, one for each call of the turn before, and for nothing else."""
+    """Checks that results come first and match the calls of the previous turn."""
     kinds = [block["type"] for block in blocks]
     results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
     if sorted(results) != sorted(waiting):

@@ -1,4 +1,4 @@
-"""How Azure puts OpenAI's chat completions behind addresses and keys of its own.
+"""Routes of Azure OpenAI: its addresses and keys for OpenAI's chat completions.
 
 Written from its documentation and from reports of users, not from Strata's client.
 """
@@ -24,7 +24,7 @@ _DENIED = (
 def route(
     request: HttpRequest, deployments: Collection[str], keys: Collection[str]
 ) -> HttpRequest | HttpResponse:
-    """Returns the request as OpenAI would get it, or how Azure refuses it."""
+    """Returns the request in the form of OpenAI, or the refusal of Azure."""
     key = request.headers.get("api-key", "")
     if not key or (keys and key not in keys) or "authorization" in request.headers:
         return HttpResponse(401, {"error": {"code": "401", "message": _DENIED}})

@@ -1,4 +1,4 @@
-"""A model of ours, reached through the real SDK, at a scripted server."""
+"""A model adapter connected to a scripted server through the real SDK."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ LOOKUP = ToolSchema(
 
 @dataclass(frozen=True)
 class Bench:
-    """A scripted server and a way to ask it in one of the dialects."""
+    """A scripted server with a model that calls it in one of the dialects."""
 
     server: ModelServer
     factory: ModelFactory
     endpoint_type: EndpointType
 
     def settings(self, **overrides: Any) -> ModelSettings:
-        """Settings that lead to the server."""
+        """Returns model settings with the address of the server."""
         openai = self.endpoint_type != "anthropic"
         fields: dict[str, Any] = {
             "handle": "test/test-model",
@@ -56,24 +56,24 @@ class Bench:
         return ModelSettings(**{**fields, **overrides})
 
     def model(self, **overrides: Any) -> ChatModel:
-        """A model at the server."""
+        """Returns a model that uses the server."""
         return self.factory.model(self.settings(**overrides))
 
     async def ask(
         self, text: str = "Hello", **overrides: Any
     ) -> tuple[list[ModelEvent], ModelReply]:
-        """Asks once, with one tool on offer; returns the deltas and the reply."""
+        """Makes one model call that offers one tool; returns the deltas and the reply."""
         return await collect(self.model(**overrides), request(text))
 
 
 def request(text: str = "Hello", tools: Sequence[ToolSchema] = (LOOKUP,)) -> ModelRequest:
-    """A short conversation that ends with `text`."""
+    """Returns a short conversation that ends with `text`."""
     messages = [ChatMessage.system("You are a test."), ChatMessage.user(text)]
     return ModelRequest(messages, tools)
 
 
 async def collect(model: ChatModel, asked: ModelRequest) -> tuple[list[ModelEvent], ModelReply]:
-    """Runs a stream to its end and checks what every stream promises."""
+    """Reads a stream to its end and checks the invariants of every stream."""
     seen: list[ModelEvent] = []
     async with aclosing(model.stream(asked)) as events:
         seen.extend([event async for event in events])

@@ -1,4 +1,4 @@
-"""How Bedrock and Vertex put Anthropic's messages behind addresses and signatures of their own.
+"""Routes of Bedrock and Vertex: their addresses, signatures and framing for Anthropic's messages.
 
 Signatures and event streams are written from AWS's specification, not by AWS's library.
 """
@@ -33,7 +33,7 @@ _AUTHORIZATION = re.compile(
 
 
 def bedrock(request: HttpRequest, keys: Collection[str]) -> HttpRequest | HttpResponse:
-    """Returns the request as Anthropic would get it, or how Bedrock refuses it."""
+    """Returns the request in the form of Anthropic, or the refusal of Bedrock."""
     match = _BEDROCK.fullmatch(request.path)
     if match is None:
         return _aws_error(404, "UnknownOperationException", "")
@@ -53,7 +53,7 @@ def bedrock(request: HttpRequest, keys: Collection[str]) -> HttpRequest | HttpRe
 
 
 def vertex(request: HttpRequest, keys: Collection[str]) -> HttpRequest | HttpResponse:
-    """Returns the request as Anthropic would get it, or how Vertex refuses it."""
+    """Returns the request in the form of Anthropic, or the refusal of Vertex."""
     match = _VERTEX.fullmatch(request.path)
     if match is None:
         return _google_error(404, "NOT_FOUND", f"no route {request.path}")
@@ -75,7 +75,7 @@ def _as_anthropic(request: HttpRequest, body: dict[str, Any], model: str) -> Htt
 
 
 def _signature_problem(request: HttpRequest) -> str:
-    """Returns what is wrong about a signature of version 4; empty for nothing."""
+    """Returns the problem of a signature of version 4; empty if it is valid."""
     match = _AUTHORIZATION.fullmatch(request.headers.get("authorization", ""))
     if match is None:
         return "Missing Authentication Token"
@@ -107,7 +107,7 @@ def _signature_problem(request: HttpRequest) -> str:
 
 
 def answer(response: HttpResponse) -> HttpResponse:
-    """Returns an answer of Anthropic's as Bedrock gives it."""
+    """Converts an answer of Anthropic into the form of Bedrock."""
     if response.stream is None:
         error = response.body["error"]
         return _aws_error(response.status, "ValidationException", error["message"])
@@ -130,7 +130,7 @@ async def _event_stream(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _message(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """One message of AWS's event stream."""
+    """Returns one message of AWS's event stream."""
     named = b""
     for name, value in {**headers, ":content-type": "application/json"}.items():
         named += struct.pack("!B", len(name)) + name.encode()

@@ -2,8 +2,8 @@
 
 `connectconformance` starts this program, writes what it needs to the standard input, and reads the
 address from the standard output. The calls pass the code of the gateway's HTTP port and reach the
-service by gRPC. The gateway passes few headers; here all of them pass, since the tests compare
-them. They travel as JSON in one entry of the metadata.
+service by gRPC. The gateway forwards few headers; here all of them are forwarded, because the tests
+compare them. They are sent as JSON in one entry of the metadata.
 
 The argument is the folder with the generated code of the conformance protos.
 """

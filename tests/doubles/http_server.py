@@ -1,7 +1,7 @@
-"""The least HTTP/1.1 server that a model API needs, with full control over the connection.
+"""A minimal HTTP/1.1 server for model APIs, with full control over the connection.
 
-No framework: cutting a connection in the middle of a chunk, and seeing that the client has left,
-take the bare socket.
+No framework: only with a plain socket can a connection be cut in the middle of a chunk, and the
+disconnection of the client be detected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CutError(Exception):
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One request, its body parsed as JSON where there is one."""
+    """One request, with its body parsed as JSON if there is one."""
 
     method: str
     path: str
@@ -93,7 +93,7 @@ class HttpServer:
             while await self._exchange(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # The client left, or the server is being closed: nobody to tell.
+            pass  # The client left, or the server is being closed: nobody receives an answer.
         finally:
             self._connections.discard(task)
             writer.close()

@@ -1,4 +1,4 @@
-"""What the providers say of images, checked apart from the code under test.
+"""Rules of the providers for images, implemented independently of the code under test.
 
 OpenAI: image parts in messages of the user only, data URLs or https URLs. Anthropic: base64 or URL
 sources in turns of the user and in results of tools, at most 5 MiB of Base64 each, at most 8,000
@@ -18,7 +18,7 @@ MAX_ENCODED = 5 * 1024 * 1024
 
 
 def problem(media_type: str, encoded: str, most_pixels: int = 8_000) -> str:
-    """Says what is wrong with an image in Base64; empty if nothing."""
+    """Returns the problem of an image in Base64; empty if it is valid."""
     if media_type not in MEDIA_TYPES:
         return f"media type {media_type!r} is not supported"
     if len(encoded) > MAX_ENCODED:

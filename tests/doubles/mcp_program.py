@@ -1,9 +1,9 @@
-"""An MCP server without an SDK, so that it can do what no SDK would: hang, lie and die.
+"""An MCP server without an SDK, so that it can violate the protocol: hang, misreport and exit.
 
     python mcp_program.py TOOLS.json
 
-Its tools are those of the file, read anew for every listing; what one does is in its name. Without
-the file it ends.
+Its tools are those of the file, which is read again for every listing; the name of a tool says what
+it does. Without the file the program ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def user() -> dict[str, Any]:
 
 
 def reach(pid: int, home: str) -> list[str]:
-    """What this program can do to another process and to its home folder."""
+    """Reports what this program can do to another process and to its home folder."""
     attempts: dict[str, Callable[[], Any]] = {
         "environment": lambda: Path(f"/proc/{pid}/environ").read_bytes(),
         "memory": lambda: Path(f"/proc/{pid}/mem").open("rb").close(),
@@ -59,7 +59,7 @@ def reach(pid: int, home: str) -> list[str]:
 
 
 def record(path: str, tag: str) -> dict[str, Any]:
-    """An effect that can be counted, in the middle of a call that returns."""
+    """Adds a line to a file during the call, so that a test can count effects."""
     time.sleep(0.15)
     with Path(path).open("a") as file:
         file.write(f"{tag}\n")
@@ -150,7 +150,7 @@ def serve(request: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    # No message: many programs greet like this.
+    # Not a message: many programs write such a greeting.
     sys.stdout.write("ready when you are\n")
     sys.stdout.flush()
     for line in sys.stdin:

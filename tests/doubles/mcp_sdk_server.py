@@ -1,4 +1,4 @@
-"""An MCP server as the official SDK makes it.
+"""An MCP server built with the official SDK.
 
 python mcp_sdk_server.py stdio | sse | streamable-http [PORT]
 """

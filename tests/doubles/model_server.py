@@ -4,9 +4,9 @@
         server.script(call("memory_insert", {...}), say("Noted."))
         client = AsyncOpenAI(base_url=server.openai_url, api_key="any")
 
-It answers what the script says, and refuses with 400 what a real provider would refuse: see
-`violations`. Run as a program it plays a simple agent with a memory, for manual runs and
-benchmarks: `python tests/doubles/model_server.py --port 8090`.
+It answers as scripted, and refuses with 400 what a real provider would refuse: see `violations`.
+Run as a program it answers like a simple agent with memory, for manual runs and benchmarks:
+`python tests/doubles/model_server.py --port 8090`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 if __name__ == "__main__":
-    # Run as a program, the folder that holds this package is not on the path yet.
+    # When it is run as a program, the folder that holds this package is not on the path yet.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from doubles import (
@@ -73,12 +73,12 @@ class ModelServer:
 
     Attributes:
         requests: Every model call that came in, refused ones included.
-        targets: Path and query of each of them, as they came.
+        targets: Path and query of each of them.
         received: Set once a model call has come in.
         violations: Rules that requests broke.
         refusals: What the service refused beyond them.
         refuses: Rules of one model, beyond those of the API.
-        meanwhile: Awaited before each answer: what happens while the model thinks.
+        meanwhile: Awaited before each answer; simulates events during the model call.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class ModelServer:
 
     @property
     def openai_url(self) -> str:
-        """What OpenAI's SDK takes for its base URL."""
+        """Base URL for OpenAI's SDK."""
         return f"{self._http.url}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """What Anthropic's SDK takes for its base URL."""
+        """Base URL for Anthropic's SDK."""
         return self._http.url
 
     @property
@@ -139,11 +139,11 @@ class ModelServer:
         self._steps.extend(steps)
 
     def respond(self, responder: Responder) -> None:
-        """Answers by a function what the script does not."""
+        """Sets the function that answers requests after the end of the script."""
         self._responder = responder
 
     def reset(self) -> None:
-        """Removes what an earlier test scripted, set or caused."""
+        """Removes scripts, settings and records of an earlier test."""
         self.requests.clear()
         self.violations.clear()
         self.received.clear()
@@ -191,7 +191,7 @@ class ModelServer:
 
     def _authorize(self, call: ModelCall) -> Fault | None:
         if self._service in ("bedrock", "vertex"):
-            return None  # They have looked at the key already.
+            return None  # Their dialects have checked the key already.
         bearer = call.headers.get("authorization", "").removeprefix("Bearer ")
         key = call.headers.get("x-api-key") or bearer
         return unauthorized() if self._keys and key not in self._keys else None
@@ -306,7 +306,7 @@ async def _paced(frames: Iterator[bytes], reply: Reply) -> AsyncIterator[bytes]:
 
 
 def _account(call: ModelCall) -> str:
-    """Whose reasoning is encrypted: that of the key."""
+    """Returns the account of a request, derived from its key."""
     return call.headers.get("authorization", "")
 
 
@@ -317,7 +317,7 @@ def _size(call: ModelCall) -> int:
 
 
 def _embed(body: Any) -> HttpResponse:
-    """Vectors that depend on the text alone."""
+    """Returns vectors that depend only on the text."""
     texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
     data = [
         {"object": "embedding", "index": index, "embedding": _vector(text)}

@@ -1,4 +1,4 @@
-"""An authorization server, and an MCP server that wants its tokens."""
+"""An authorization server, and an MCP server that requires its tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from starlette.routing import Route
 
 @dataclass
 class Authority:
-    """Gives tokens to one client.
+    """An authorization server with one client.
 
     Attributes:
         issued: All tokens, in order.
-        valid: Those that count.
+        valid: Tokens that are accepted.
         asked: The forms of all requests for tokens.
     """
 
@@ -57,7 +57,7 @@ class Authority:
         packed = request.headers.get("authorization", "").removeprefix("Basic ")
         name, _, secret = base64.b64decode(packed).decode().partition(":")
         if (unquote(name), unquote(secret)) != (self.client_id, self.secret):
-            # Some repeat what they were sent.
+            # Some authorization servers return what they were sent.
             credentials = f"{unquote(name)} {unquote(secret)}"
             return JSONResponse({"error": "invalid_client", "error_description": credentials}, 401)
         token = f"token-{len(self.issued)}-of-{'x' * 20}"
@@ -69,12 +69,12 @@ class Authority:
 
 @dataclass
 class Vault:
-    """An MCP server that wants tokens.
+    """An MCP server that requires access tokens.
 
     Attributes:
-        authority: Whose tokens count.
+        authority: The server whose tokens are accepted.
         advertised: Authorization servers that it names.
-        metadata_url: Where it says that its metadata is; empty means where they are.
+        metadata_url: The announced address of its metadata; empty for the real one.
         opened: Calls of its tools.
     """
 
@@ -89,7 +89,7 @@ class Vault:
 
         @server.tool()
         def look() -> str:
-            """Says too much."""
+            """Returns a text that contains the access token."""
             self.opened += 1
             return f"gold, and the token {self.authority.issued[-1]}"
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: what it refuses, and how it answers."""
+"""OpenAI's chat completions: the checks of requests and the forms of answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def error_body(fault: Fault) -> dict[str, Any]:
 
 
 def check(body: Any) -> None:
-    """Refuses what the API refuses, and a little more: every breach is a bug of the sender.
+    """Raises an error for a request that the API refuses, and for some that it tolerates.
 
     Raises:
         RefusedError: With the rule that was broken.
@@ -78,7 +78,7 @@ def _check_response_format(body: Mapping[str, Any]) -> None:
 
 
 def refuse_old_model(model: str, where: str) -> None:
-    """Refuses a schema for models of the time before structured outputs."""
+    """Refuses a schema for models without structured outputs."""
     if _NO_SCHEMAS.search(model):
         raise RefusedError(
             f"Invalid parameter: '{where}' of type 'json_schema' is not supported with this model.",

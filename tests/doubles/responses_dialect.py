@@ -1,4 +1,4 @@
-"""OpenAI's Responses without a store: what they refuse, and how they answer."""
+"""OpenAI's Responses API without storage: the checks of requests and the forms of answers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _EFFORTS = {"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 
 def encrypted(reasoning: str, account: str) -> str:
-    """Reasoning as only the account it was made for can send it back."""
+    """Returns encrypted reasoning, which only the same account can send back."""
     return "gAAAA" + hashlib.sha256(f"{account}:{reasoning}".encode()).hexdigest()
 
 
 def check(body: Any, account: str = "") -> None:
-    """Refuses what the API refuses, and a little more: every breach is a bug of the sender.
+    """Raises an error for a request that the API refuses, and for some that it tolerates.
 
     Args:
         body: The request.
-        account: Whose key it came with.
+        account: The account of its key.
 
     Raises:
         RefusedError: With the rule that was broken.
@@ -74,7 +74,7 @@ def _check_format(body: Mapping[str, Any]) -> None:
     elif form["type"] != "json_object" or set(form) != {"type"}:
         raise RefusedError("Unknown parameter in 'text.format'.", "text.format")
     elif "json" not in json.dumps(body["input"]).lower():
-        # The instructions are not looked at.
+        # The instructions are ignored.
         raise RefusedError(
             "Response input messages must contain the word 'json' in some form to use"
             " 'text.format' of type 'json_object'.",

@@ -1,4 +1,4 @@
-"""What a scripted model answers: replies and faults, the same for both dialects."""
+"""Scripted answers of a model, replies and faults, for all dialects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD_AFTER = 8
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call of a reply. Arguments as text go out as they are, broken or not."""
+    """A tool call of a reply. Arguments given as text are sent unchanged, valid or not."""
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
@@ -37,16 +37,16 @@ class Reply:
     """An answer of the model.
 
     Attributes:
-        text: What it says.
-        reasoning: What it thinks, before it says or calls anything.
-        calls: Which tools it calls, all in one reply.
+        text: Its text.
+        reasoning: Its reasoning, before text and calls.
+        calls: Its tool calls.
         finish: The finish or stop reason, in the dialect's words; derived if empty.
         usage: (prompt, completion) tokens; derived from the sizes if None.
         cached: Tokens of the prompt that came from the cache.
         report_usage: False for a server that reports no usage.
         piece: Characters per delta.
         pause: Seconds before each event of the stream.
-        held: Until this is set, no more than the first `held_after` events of the stream come.
+        held: Until this is set, only the first `held_after` events of the stream are sent.
         held_after: See `held`.
         cut_after: Cut the connection after so many deltas.
         end_after: End the stream properly, but too early, after so many deltas.
@@ -213,7 +213,7 @@ def cut(after: int = 0, text: str = "This answer never ends properly.") -> Reply
 
 
 def events(reply: Reply) -> list[tuple[str, int, str]]:
-    """The deltas of a reply: (kind, index of the call, text), kind being reasoning, text or call.
+    """Returns deltas: (kind, index of the call, text), kind being reasoning, text or call.
 
     A call opens with a delta of no text.
     """
@@ -256,7 +256,7 @@ def _joined(content: Any) -> str:
 
 
 def _chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The conversation of a request in the form of chat completions, for those who read it."""
+    """Returns the conversation of a request in the form of chat completions."""
     messages: list[dict[str, Any]] = []
     if body.get("instructions"):
         messages.append({"role": "system", "content": body["instructions"]})

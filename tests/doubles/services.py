@@ -1,4 +1,4 @@
-"""What known services refuse beyond OpenAI's rules, and how they say it.
+"""Rules and error formats of known services beyond those of OpenAI.
 
 Written from reports of their users and from their documentation, not from Strata's presets: a
 preset that is wrong about a service fails here.
@@ -36,7 +36,7 @@ _GROQ_REFUSES = ("logprobs", "logit_bias", "top_logprobs", "store")
 
 
 def refusal(service: str, body: Body) -> Fault | None:
-    """Returns how a service refuses a request; None if it takes it."""
+    """Returns the refusal of a request by a service; None if it is accepted."""
     return _RULES[service](body) if service else None
 
 
@@ -156,7 +156,7 @@ def _openrouter(body: Body) -> Fault | None:
 
 
 def gemini_signature(name: str, arguments: str) -> str:
-    """What Gemini signs a call with."""
+    """Returns the signature of a call by Gemini."""
     return hashlib.sha256(f"gemini:{name}:{json.loads(arguments)}".encode()).hexdigest()
 
 
@@ -186,7 +186,7 @@ def _gemini(body: Body) -> Fault | None:
 
 
 def _gemini_schema(schema: Mapping[str, Any], where: str) -> str:
-    """Returns what is wrong about a schema."""
+    """Returns the problem of a schema."""
     for name in schema:
         if name not in _GEMINI_SCHEMA:
             return f"Invalid JSON payload received. Unknown name \"{name}\" at '{where}'"

@@ -1,4 +1,4 @@
-"""An authorization server at which people sign in; the person at its browser always agrees."""
+"""An authorization server with the authorization code flow; the simulated person always agrees."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class SignInServer(Authority):
     """Registers clients, gives codes to browsers, and tokens for codes and refresh tokens.
 
     Attributes:
-        names_itself: Whether it says who it is when it sends a browser back.
-        metadata: What its metadata say instead of what is right.
+        names_itself: Whether its redirects contain the issuer.
+        metadata: Overrides of its metadata.
         clients: Secrets by id of the clients that it knows; empty for those without.
-        registered: What was asked of it by those that it has registered.
-        codes: What is to be proved by code.
-        refreshing: Refresh tokens that count; each counts once.
-        down: It answers requests for tokens with errors of its own.
+        registered: Requests of the clients that it has registered.
+        codes: The authorization requests, by code.
+        refreshing: Valid refresh tokens; each can be used once.
+        down: Token requests are answered with server errors.
     """
 
     names_itself: bool = True
@@ -52,7 +52,7 @@ class SignInServer(Authority):
 
     @property
     def secrets(self) -> set[str]:
-        """The values that no one else may see."""
+        """The secret values that must not be shown."""
         return {*self.issued, *self.refreshing, *self.codes, *filter(None, self.clients.values())}
 
     async def _metadata(self, _request: Request) -> Response:
@@ -120,7 +120,7 @@ class SignInServer(Authority):
 
 
 async def browse(url: str) -> dict[str, str]:
-    """Opens an address as a browser does; returns what it is sent back with."""
+    """Opens an address like a browser; returns the parameters of the redirect."""
     async with httpx2.AsyncClient(trust_env=False) as browser:
         answer = await browser.get(url)
     assert answer.status_code == 307, answer.text

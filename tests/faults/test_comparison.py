@@ -146,7 +146,7 @@ def consistent() -> Account:
     )
 
 
-def test_account_in_which_everything_agrees_passes() -> None:
+def test_a_consistent_account_passes() -> None:
     counts = compare(consistent(), [])
     assert counts == {"TOOL_STATUS_OK": 1}
 
@@ -387,7 +387,7 @@ DEVIATIONS = (
 
 
 @pytest.mark.parametrize("deviate", DEVIATIONS, ids=lambda function: function.__name__)
-def test_deviation_is_found(deviate: Callable[[Account], None]) -> None:
+def test_every_deviation_is_detected(deviate: Callable[[Account], None]) -> None:
     account = consistent()
     deviate(account)
     with pytest.raises(AssertionError):
@@ -413,7 +413,7 @@ def _buy_again(account: Account, streamed: str) -> None:
 AGENT_LOOP_DIED = [Fault("agent_loop", "kill", 2.5, 2.6)]
 
 
-def test_reply_that_the_agent_loop_lost_may_be_bought_again_and_has_to_be_counted() -> None:
+def test_a_repeated_model_request_after_an_agent_loop_death_must_be_counted() -> None:
     account = consistent()
     _buy_again(account, "Some of the text")
     with pytest.raises(AssertionError, match="7 tokens of 7 and 2"):
@@ -428,7 +428,7 @@ def test_reply_that_the_agent_loop_lost_may_be_bought_again_and_has_to_be_counte
     [[], [Fault("recall", "kill", 2.5, 2.6)], [Fault("agent_loop", "kill", 3.5, 3.9)]],
     ids=["no fault", "of recall", "of the agent loop after the run"],
 )
-def test_no_other_fault_explains_a_reply_that_was_bought_again(faults: list[Fault]) -> None:
+def test_no_other_fault_explains_a_repeated_model_request(faults: list[Fault]) -> None:
     account = consistent()
     _buy_again(account, "Some of the text")
     for usage in (account.runs[1].finished.usage, account.runs[1].row.usage):

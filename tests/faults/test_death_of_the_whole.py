@@ -53,7 +53,7 @@ async def test_a_second_start_on_the_folder_names_the_first_process(live: Live) 
         pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow),
     ],
 )
-async def test_a_stop_lets_a_turn_end_and_leaves_nothing_behind(
+async def test_a_stop_waits_for_the_turn_and_leaves_no_process(
     live: Live, how: signal.Signals, model: ModelThread
 ) -> None:
     async with live.client() as client:
@@ -73,7 +73,7 @@ async def test_a_stop_lets_a_turn_end_and_leaves_nothing_behind(
 
 
 @BOTH
-async def test_an_immediate_stop_leaves_the_turn_to_the_next_start(
+async def test_an_immediate_stop_leaves_the_turn_to_be_resumed_at_the_next_start(
     live: Live, model: ModelThread
 ) -> None:
     async with live.client() as client:
@@ -115,7 +115,7 @@ async def test_all_processes_end_with_the_main_process_and_its_turn_continues_at
     await _ends_well(live, agent, text)
 
 
-async def test_what_was_acknowledged_survives_the_death_of_every_process(live: Live) -> None:
+async def test_acknowledged_data_survives_a_kill_of_every_process(live: Live) -> None:
     async with live.client() as client:
         agent = await client.new_agent()
         assert (await client.send(agent.id, "my cat is called Mira")).ended_well
@@ -156,7 +156,7 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
         pytest.param((0.4, 1.0, 1.8, 2.6, 3.5), id="five", marks=pytest.mark.slow),
     ],
 )
-async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
+async def test_a_kill_during_the_start_leaves_no_process_and_no_damage(
     how: signal.Signals, delays: tuple[float, ...], open_folder: Path, model: ModelThread
 ) -> None:
     strata = Live(open_folder / "data", model.url)

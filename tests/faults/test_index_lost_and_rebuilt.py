@@ -124,7 +124,7 @@ async def strata(live: Live, *arguments: str) -> tuple[int, Any]:
     return process.returncode or 0, json.loads(out) if out else err.decode()
 
 
-async def test_nothing_is_lost_with_every_file_of_the_vector_engine(live: Live) -> None:
+async def test_nothing_is_lost_when_all_files_of_the_vector_engine_are_lost(live: Live) -> None:
     async with live.client() as client:
         agent = await filled(client)
         await until(lambda: all_found(client, agent))

@@ -1,4 +1,4 @@
-"""The indexes of the archival service; a test runs each step of their rebuild."""
+"""The indexes of the archival service, whose rebuild steps a test runs itself."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class RebuiltIndexes:
         return await self.indexes.reindexer.index_pending()
 
     async def reindex(self, name: str = "passages") -> pb.Reindex:
-        """Works until there is nothing to do, and returns the newest rebuild."""
+        """Runs all pending work and returns the newest rebuild."""
         while await self.step():
             pass
         return (await self.indexes.admin.state(name)).reindex
@@ -93,7 +93,7 @@ class RebuiltIndexes:
     async def find(self, words: str, limit: int = 3, **conditions: Any) -> list[str]:
         search = Search(words, limit, agent_id=self.agent, **conditions)
         hits = (await self.search.search(search)).hits
-        assert all(hit.mode != "fts" for hit in hits[:1]), "the index was not asked"
+        assert all(hit.mode != "fts" for hit in hits[:1]), "the index was not searched"
         return [hit.item.text for hit in hits]
 
     async def held(self, generation: str, collection: Collection = PASSAGES) -> int:

@@ -34,7 +34,7 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # Nothing but loopback has an address.
+    # Only loopback names are resolved.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 _AXE = Path(__file__).parents[1] / "node/node_modules/axe-core/axe.min.js"
@@ -47,7 +47,7 @@ expect.set_options(timeout=_TIMEOUT_MS)
 
 
 class Window:
-    """A page in a profile of its own; remembers what it should not have done.
+    """A page in a new profile; records its faults.
 
     Attributes:
         page: The page.
@@ -67,7 +67,7 @@ class Window:
     async def accessibility_faults(self) -> list[str]:
         """Returns what axe-core finds that is serious or critical in the page as it is now.
 
-        Without Node, which fetches axe-core, nothing is looked for.
+        Without Node, which installs axe-core, it finds nothing.
         """
         if not _AXE.exists() and shutil.which("node") is None:
             return []
@@ -112,7 +112,7 @@ async def _launched(playwright: Playwright) -> Browser:
         try:
             return await playwright.chromium.launch(chromium_sandbox=True, **launch)
         except Error:
-            # A container without user namespaces.
+            # For containers without user namespaces.
             pass
     return await playwright.chromium.launch(chromium_sandbox=False, **launch)
 

@@ -1,4 +1,4 @@
-"""Certificates of one's own, for servers on loopback."""
+"""Self-signed certificates for servers on loopback."""
 
 from __future__ import annotations
 

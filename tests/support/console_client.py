@@ -20,7 +20,7 @@ _TOKEN = re.compile(r'"x-csrf-token": "([0-9a-f]+)"')
 
 
 def shown(text: str) -> str:
-    """Returns a text as a page holds it."""
+    """Returns the escaped form of a text in a page."""
     return str(escape(re.sub("[\u202a-\u202e]", "\ufffd", text)))
 
 
@@ -65,7 +65,7 @@ class ConsoleClient:
     async def operations(
         self, run_id: str, *, begun: asyncio.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Follows a run to its end, and returns what it does to the page.
+        """Follows a run to its end, and returns its changes of the page.
 
         Args:
             run_id: The run.

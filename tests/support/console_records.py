@@ -1,4 +1,4 @@
-"""Something of every kind that the console shows, in the project of a system."""
+"""Creates an object of every kind that the console shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ YEARLY = "0 0 1 1 *"
 
 
 async def furnish(system: System, text: str) -> dict[str, str]:
-    """Returns ids of things that hold a text, by the name of the parameter of a path."""
+    """Creates objects that contain a text; returns their ids by the parameter name of a path."""
     agent = await system.make_agent(description=text)
     system.model.script(say(text))
     turn = await system.send(agent, text)

@@ -1,4 +1,4 @@
-"""Small cross-encoders whose scores are known, as the folders that people export.
+"""Writes small cross-encoder models with known scores, as exported folders.
 
 They are real ONNX models: they count the tokens that a text has in common with the question.
 """
@@ -27,7 +27,7 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def export(folder: Path, words: str | Sequence[str], *, max_tokens: int = 64) -> Path:
-    """A model with a vocabulary of these words; the score is the number of pairs of equal
+    """Writes a model with this vocabulary; its score is the number of pairs of equal
     tokens of question and text."""
     tokens = write_vocabulary(folder, words)
     nodes, constants = counting(tokens)
@@ -37,7 +37,7 @@ def export(folder: Path, words: str | Sequence[str], *, max_tokens: int = 64) ->
 
 
 def export_breaking(folder: Path, words: str | Sequence[str], *, nan: bool = False) -> Path:
-    """The same, but that questions with the word `BREAKS` make it fail, or give no number."""
+    """Writes a model that fails, or returns NaN, for questions with the word `BREAKS`."""
     tokens = write_vocabulary(folder, [BREAKS, *_split(words)])
     nodes, constants = counting(tokens, output="counted")
     nodes += [
@@ -52,7 +52,7 @@ def export_breaking(folder: Path, words: str | Sequence[str], *, nan: bool = Fal
             node("Div", ["whole", "whole"], "one_or_nan"),
             node("Mul", ["counted", "one_or_nan"], "logits"),
         ]
-    else:  # a place that the table does not have
+    else:  # a position that the table does not have
         nodes += [
             node("Cast", ["broken"], "place", to=TensorProto.INT64),
             node("Gather", ["table", "place"], "row"),
@@ -65,7 +65,7 @@ def export_breaking(folder: Path, words: str | Sequence[str], *, nan: bool = Fal
 
 
 def export_slow(folder: Path, words: str | Sequence[str], *, rounds: int = 80) -> Path:
-    """The same, but that every pair takes some hundred milliseconds of computing."""
+    """Writes a model that computes some hundred milliseconds for each pair."""
     tokens = write_vocabulary(folder, words)
     nodes, constants = counting(tokens, output="counted")
     size = 512
@@ -86,7 +86,7 @@ def export_slow(folder: Path, words: str | Sequence[str], *, rounds: int = 80) -
         ],
     )
     nodes += [
-        # From the input, so that it is not computed once for all when the model is opened.
+        # Computed from the input, so that it is not precomputed when the model is opened.
         node("ReduceMax", ["attention_float"], "some", keepdims=0),
         node("Mul", ["square", "some"], "start"),
         helper.make_node("Loop", ["rounds", "yes", "start"], ["end"], body=body),
@@ -106,7 +106,7 @@ def export_slow(folder: Path, words: str | Sequence[str], *, rounds: int = 80) -
 
 
 def overlap(query: str, text: str) -> int:
-    """What the models give, for words of their vocabulary and texts that are not cut."""
+    """Returns the score of the models for known words and texts that are not truncated."""
     return sum(left == right for left in _split(query) for right in _split(text))
 
 
@@ -127,7 +127,7 @@ def write_config(folder: Path, **config: Any) -> None:
 
 
 def counting(tokens: Sequence[str], output: str = "logits") -> tuple[list[Any], list[Any]]:
-    """Nodes and constants that count pairs of equal tokens, markers left out."""
+    """Returns nodes and constants that count pairs of equal tokens, without markers."""
     nodes = [
         node("Cast", ["token_type_ids"], "second", to=TensorProto.FLOAT),
         node("Cast", ["attention_mask"], "attention_float", to=TensorProto.FLOAT),
@@ -196,7 +196,7 @@ def write_model(
 
 
 def _split(words: str | Sequence[str]) -> list[str]:
-    """Plain words in lower case, as the tokenizer gives them."""
+    """Returns the words in lower case, like the tokenizer."""
     text = words if isinstance(words, str) else " ".join(words)
     return re.findall(r"\w+|[^\w\s]", text.lower())
 

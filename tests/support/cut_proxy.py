@@ -10,7 +10,7 @@ Mode = Literal["pass", "refuse", "lose"]
 
 
 class CutProxy(TcpRelay):
-    """Passes connections on to an address.
+    """Forwards connections to an address.
 
     Args:
         target: ``host:port`` of the peer.
@@ -33,7 +33,7 @@ class CutProxy(TcpRelay):
         return self.mode != "refuse"
 
     def loses(self, data: bytes) -> bool:
-        """Loses one answer, or all."""
+        """Returns whether the next answer is dropped."""
         # An answer is longer than the acknowledgements of HTTP/2.
         if self.mode == "lose" and len(data) > 60:
             self.lost += 1

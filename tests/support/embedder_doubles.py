@@ -1,4 +1,4 @@
-"""Embedding models without weights, for tests of what uses vectors."""
+"""Embedding models without weights, for tests of code that uses vectors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strata.shared.search.embedding import Kind
 
 
 class EmbedderDouble:
-    """A model that knows all words; a subclass says what the vectors are.
+    """A model that knows all words; subclasses define the vectors.
 
     Attributes:
         calls: The texts and the kind of each call, in order.

@@ -27,7 +27,7 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class FiveTasks:
-    """What a program with the five tasks did.
+    """The results of a program with the five tasks.
 
     Attributes:
         lines: What it printed.
@@ -104,7 +104,7 @@ async def output_of(environment: Mapping[str, str], *command: str) -> str:
 
 
 def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment with these variables, which has nothing of the test's own."""
+    """Returns an environment with these variables only."""
     return {
         "PATH": os.defpath,
         "HOME": os.environ["HOME"],

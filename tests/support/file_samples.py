@@ -66,7 +66,7 @@ def _assembled(objects: Sequence[bytes], encrypted: bool) -> bytes:
     made += b"".join(b"%010d 00000 n \n" % place for place in places)
     trailer = b"/Size %d /Root 1 0 R" % (len(objects) + 1)
     if encrypted:
-        # The hashes belong to no password that anybody knows.
+        # The hashes belong to no known password.
         trailer += (
             b" /ID [<00112233445566778899aabbccddeeff> <00112233445566778899aabbccddeeff>]"
             b" /Encrypt << /Filter /Standard /V 1 /R 2 /P -44 /O <%s> /U <%s> >>"

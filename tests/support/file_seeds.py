@@ -1,4 +1,4 @@
-"""Folders and files as they stand in the database after they were uploaded and read."""
+"""Inserts folders and files into the database as they are after upload and reading."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Stops a process in the middle of its writes, by a trigger of PostgreSQL.
 
-A test that kills a process in the middle of its work cannot rely on polling: on a busy machine it
-would look too late.
+A test that kills a process in the middle of its work cannot rely on polling: on a busy machine a
+poll would be too late.
 """
 
 from __future__ import annotations

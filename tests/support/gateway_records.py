@@ -64,7 +64,7 @@ async def taken(store: PostgresRunStore, owner: str, conversation: str = "conver
 
 
 def asking(seconds: float = 600) -> tuple[str, RunEnding]:
-    """A new request, and the end of a run with it."""
+    """Returns a new approval request id and the end of a run with that request."""
     asked = AskedApproval(new_id("approval"), b"what", seconds)
     return asked.id, replace(WELL, stop_reason=StopReason.REQUIRES_APPROVAL, asked=asked)
 
@@ -88,7 +88,7 @@ def new_schedule(name: str = "morning", **changes: Any) -> NewSchedule:
         changes.pop("on_approval", OnApproval.REJECT),
         changes.pop("on_overlap", OnOverlap.SKIP),
     )
-    # Once a day, some minutes ago: no tick comes while a test runs.
+    # Once a day, some minutes ago: no tick is due during a test.
     last = datetime.now(UTC) - timedelta(minutes=2)
     timing = changes.pop("timing", Timing(f"{last.minute} {last.hour} * * *"))
     return NewSchedule(new_id("schedule"), name, plan, timing, changes.pop("request_id", None))

@@ -31,13 +31,13 @@ _TEXTS = st.sampled_from(["a", "word ", "日本", "é", '"\\\n', "x1"])
 
 
 def texts(most: int) -> st.SearchStrategy[str]:
-    """Texts of up to so many repetitions of something: long ones cost nothing to draw."""
+    """Returns texts of up to `most` repetitions; long ones are cheap to draw."""
     return st.builds(lambda piece, count: (piece * count) or "-", _TEXTS, st.integers(1, most))
 
 
 @st.composite
 def histories(draw: st.DrawFn, *, most: int = 400, huge: int = 12_000) -> list[Message]:
-    """A window: the system message, perhaps a summary, exchanges of every shape.
+    """Draws a window: the system message, sometimes a summary, exchanges of every shape.
 
     Args:
         draw: Of hypothesis.
@@ -82,7 +82,7 @@ def histories(draw: st.DrawFn, *, most: int = 400, huge: int = 12_000) -> list[M
 
 
 class _Shown(list[Message]):
-    """Tells its messages in short; hypothesis shows what it found to fail."""
+    """A window with a short representation in the output of hypothesis."""
 
     def __repr__(self) -> str:
         shown = (
@@ -123,14 +123,14 @@ def _step(
 
 
 def _approval(calls: Sequence[ToolCall]) -> OpaquePart:
-    """What this release carries along unread: the question whether calls may be made."""
+    """Returns an approval request as an opaque part."""
     asked = [pb.ToolCallPart(tool_call_id=c.id, name=c.name, arguments=c.arguments) for c in calls]
     request = pb.ApprovalRequestPart(approval_id=f"approval-{calls[0].id}", tool_calls=asked)
     return OpaquePart(pb.Part(approval_request=request).SerializeToString())
 
 
 def assert_answered(shown: Sequence[ChatMessage]) -> None:
-    """Each call is followed at once by its return, and no return stands alone."""
+    """Asserts that each call is directly followed by its return, and no return lacks its call."""
     waiting: list[str] = []
     for message in shown:
         if message.role is ChatRole.TOOL:
@@ -142,5 +142,5 @@ def assert_answered(shown: Sequence[ChatMessage]) -> None:
 
 
 def unpinned(messages: Sequence[Message]) -> list[Message]:
-    """The same messages without pins."""
+    """Returns the messages without pins."""
     return [replace(message, pinned=False) for message in messages]

@@ -116,7 +116,7 @@ class InnerServices:
         return self.execute(request)
 
     def execute(self, request: turn_pb.ExecuteRunRequest, stub: Any = None) -> Any:
-        """Starts the call of a turn; `last` holds its requests, and `cancel` adds to them."""
+        """Starts the call of a turn; its requests are in `last`, to which `cancel` adds one."""
         requests = self.last = Requests(request)
         turns: Any = stub or self.turns
         call = turns.ExecuteRun(requests)
@@ -137,7 +137,7 @@ class InnerServices:
 
 
 class Requests(RequestStream[turn_pb.ExecuteRunRequest]):
-    """The requests of a turn, open for more until its call is over."""
+    """The request stream of a turn, open until its call has ended."""
 
     def cancel(self) -> None:
         """Cancels the run."""
@@ -197,7 +197,7 @@ async def open_inner_services(
                 images=False,
                 context_window=8_000,
             ),
-            # Its models are those that it lists.
+            # This endpoint lists its models.
             EndpointSettings(name="listing", base_url=model.openai_url),
             EndpointSettings(
                 name="studio", preset="lmstudio", base_url=model.openai_url, models=("test-model",)
@@ -247,7 +247,7 @@ async def open_inner_services(
         else:
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
-            # No run is started by a tool here.
+            # No tool starts a run here.
             targets: dict[str, str] = {"gateway": "127.0.0.1:1"}
             for build, settings in services:
                 started = settings.model_copy(update={"targets": dict(targets)})

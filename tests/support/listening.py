@@ -1,4 +1,4 @@
-"""Where this process listens."""
+"""The addresses at which this process listens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psutil
 def listening_addresses(port: int | None) -> set[str]:
     """Returns the IP addresses on which this process listens at a TCP port.
 
-    A connection would not tell: another process may listen at the same port of another address.
+    A connection attempt is not enough: another process may listen on the same port.
     """
     return {
         connection.laddr.ip

@@ -252,7 +252,7 @@ async def still_running(processes: list[psutil.Process], within: float) -> list[
 
 
 def using(folder: Path) -> list[psutil.Process]:
-    """Returns the processes whose command line names a folder."""
+    """Returns the processes whose command line contains a folder."""
     pids = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or ()

@@ -1,10 +1,10 @@
-"""Watches how long an event loop is held by one piece of code.
+"""Measures how long a callback blocks an event loop.
 
-What counts is the processor time that the loop's thread spends in one callback, not the time on
-the wall: a test machine that does other things as well holds up everything. Processor time grows
-on a busy machine, too (caches and cores are shared), so that a piece of known work is done now and
-then, and everything is told in what it takes. Collections of garbage count like all else; what
-was there before is set aside, as a process does with what its start has made.
+It measures the processor time that the loop's thread spends in one callback, not the elapsed time,
+because other programs on the test machine delay everything. Processor time grows on a busy machine,
+too (caches and cores are shared), so a reference computation is run from time to time, and all
+times are relative to it. Garbage collections count as well; objects that existed before are frozen,
+as a process does with the objects of its start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A callback and the processor time that it took, in milliseconds."""
+    """A callback and its processor time in milliseconds."""
 
     milliseconds: float
     what: str
@@ -37,7 +37,7 @@ class Held:
 
 @dataclass
 class LoopWatch:
-    """The callbacks that held the loop longest, and the pace of the machine meanwhile."""
+    """The callbacks that blocked the loop longest, and the speed of the machine meanwhile."""
 
     held: list[Held] = field(default_factory=list)
     references: list[float] = field(default_factory=list)
@@ -47,13 +47,13 @@ class LoopWatch:
 
     @property
     def slowdown(self) -> float:
-        """How much slower the machine was than when it does nothing else; at least 1."""
+        """The slowdown of the machine relative to an idle one; at least 1."""
         if not self.references:
             return 1.0
         return max(1.0, statistics.median(self.references) / _REFERENCE_MS)
 
     def longer_than(self, milliseconds: float) -> list[Held]:
-        """Returns what took longer, as on a machine that does nothing else."""
+        """Returns callbacks over a limit, with times scaled to an idle machine."""
         return [hold for hold in self.held if hold.milliseconds / self.slowdown > milliseconds]
 
     def note(self, milliseconds: float, what: str) -> None:
@@ -109,8 +109,8 @@ async def watch_loop() -> AsyncIterator[LoopWatch]:
         else:
             watch.collecting += (now - began) * 1000
 
-    # What a test session has piled up is not to be gone through in the middle of a callback, nor
-    # to decide how much must pile up anew before a collection (see `freeze_long_lived`).
+    # The objects that a test session has accumulated must not be traversed in the middle of a
+    # callback, nor determine how many new objects cause a collection (see `freeze_long_lived`).
     gc.collect()
     freeze_long_lived()
     gc.callbacks.append(collects)
@@ -118,7 +118,7 @@ async def watch_loop() -> AsyncIterator[LoopWatch]:
     pace = asyncio.create_task(watch._keep_pace())
     try:
         yield watch
-        # The callback that we are in is counted when it ends.
+        # The current callback is counted when it ends.
         await asyncio.sleep(0)
     finally:
         pace.cancel()
@@ -128,10 +128,10 @@ async def watch_loop() -> AsyncIterator[LoopWatch]:
 
 
 async def assert_never_held(scenario: Callable[[], Awaitable[None]], milliseconds: float) -> None:
-    """Runs the scenario, and fails if something in it holds the loop longer than that.
+    """Runs the scenario, and fails if a callback blocks the loop longer than the limit.
 
-    What seems to is confirmed by a second run: work that is too long takes as long again, at the
-    same place; what another process on the machine slowed down does not.
+    A long callback is confirmed by a second run: work that is too long takes as long again, at the
+    same place; work that another process slowed down does not.
     """
     slowdown, held = await _run_and_watch(scenario, milliseconds)
     if held:
@@ -159,7 +159,7 @@ def _reference() -> float:
 
 
 def _described(handle: asyncio.Handle) -> str:
-    """Names the coroutine that continues, and what it has waited in; equal in every run."""
+    """Returns the names of the coroutine and of the place where it waited; equal in every run."""
     callback: Any = getattr(handle, "_callback", None)
     owner = getattr(callback, "__self__", None)
     if not isinstance(owner, asyncio.Task):
@@ -173,5 +173,5 @@ def _described(handle: asyncio.Handle) -> str:
 
 
 def _name_of(value: object) -> str:
-    # Never the `repr`, which has an address and would make each run name another place.
+    # Never the `repr`, which has an address, so that two runs would have different names.
     return str(getattr(value, "__qualname__", type(value).__qualname__))

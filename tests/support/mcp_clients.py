@@ -25,7 +25,7 @@ BY_EDITOR = "through MCP, by Ed the Editor 7.1"
 
 
 def variables(place: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a server: nothing but where Strata is."""
+    """Returns the environment of a server: only the address and key of Strata."""
     return {"PYTHONPATH": SOURCE_PATH, "PATH": os.defpath, **place}
 
 
@@ -33,7 +33,7 @@ def variables(place: Mapping[str, str]) -> dict[str, str]:
 async def over_stdio(
     place: Mapping[str, str], errors: Path, *arguments: str, mode: str = "legacy"
 ) -> AsyncIterator[Client]:
-    """Starts the server as a client does; what it says beside the protocol is in `errors`."""
+    """Starts the server as a client does; its error output goes to `errors`."""
     started = StdioServerParameters(
         command=sys.executable, args=[*PROGRAM, *arguments], env=variables(place)
     )
@@ -55,7 +55,7 @@ async def over_http(url: str, token: str, mode: str = "legacy") -> AsyncIterator
 
 @asynccontextmanager
 async def http_server(place: Mapping[str, str], *arguments: str) -> AsyncIterator[tuple[str, str]]:
-    """Starts the server with HTTP; yields where it is, and the token that it made."""
+    """Starts the server with HTTP; yields its URL and its token."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *PROGRAM,
@@ -92,7 +92,7 @@ async def result_of(client: Client, tool: str, /, **arguments: Any) -> Any:
 
 
 async def refused(client: Client, tool: str, /, **arguments: Any) -> str:
-    """Calls a tool that must fail; returns what is said."""
+    """Calls a tool that must fail; returns the error message."""
     result = await client.call_tool(tool, arguments)
     [content] = result.content
     assert isinstance(content, types.TextContent)

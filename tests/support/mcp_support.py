@@ -36,23 +36,23 @@ ANYTHING = {"type": "object", "additionalProperties": True}
 
 
 def tool(name: str, description: str = "", schema: Any = None) -> dict[str, Any]:
-    """A tool as a server lists it."""
+    """Returns a tool as a server lists it."""
     listed = {"name": name, "description": description or f"Does {name}."}
     return {**listed, "inputSchema": ANYTHING if schema is None else schema}
 
 
 def program_command() -> list[str]:
-    """How the program is started that needs nothing but the library of Python."""
+    """Returns the command of the server that needs only the standard library."""
     # As root, programs run as another user.
     python = interpreter() if os.geteuid() == 0 else sys.executable
     return [python, "-I", "-S", str(DOUBLES / "mcp_program.py")]
 
 
 def python_with_packages() -> tuple[str, dict[str, str]]:
-    """A Python for programs that need our packages, and the variables that show these to it."""
+    """Returns a Python interpreter and the variables with which it finds our packages."""
     if os.geteuid() != 0:
         return sys.executable, {}
-    # As root, programs run as another user, for whom our Python may be out of reach.
+    # As root, programs run as another user, who may have no access to our Python.
     python = interpreter()
     version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     if subprocess.run([python, "-I", "-S", "-c", version], check=False).returncode:
@@ -62,7 +62,7 @@ def python_with_packages() -> tuple[str, dict[str, str]]:
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder that the user of programs can read and write; those of pytest are closed."""
+    """A folder that the user of the programs can access; those of pytest are private."""
     with tempfile.TemporaryDirectory(prefix="strata-test-mcp-") as name:
         folder = Path(name)
         folder.chmod(0o777)
@@ -71,12 +71,12 @@ def open_folder() -> Iterator[Path]:
 
 @dataclass
 class Tools:
-    """The tools of a program; what is written here is what it lists from then on."""
+    """The tool file of a program; the program lists what is written to it."""
 
     file: Path
 
     def write(self, *tools: Any) -> None:
-        """Replaces them."""
+        """Replaces the tools."""
         self.file.write_text(json.dumps(tools))
 
 
@@ -120,7 +120,7 @@ class Mcp:
         return await self.add(name, command=command, **fields), listed
 
     async def states(self, server: pb.McpServer) -> dict[str, pb.McpTool]:
-        """What is known of the tools of a server."""
+        """Returns the states of the tools of a server, by name."""
         response = await self.servers.ListMcpTools(pb.ListMcpToolsRequest(mcp_server_id=server.id))
         return {tool.name: tool for tool in response.tools}
 
@@ -131,7 +131,7 @@ class Mcp:
         return answer
 
     async def offered(self, *names: str) -> list[str]:
-        """Those of the tools that an agent is offered."""
+        """Returns those of the tools that an agent is offered."""
         request = execution_pb.ResolveToolsRequest(names=names, skip_missing=True)
         return [tool.name for tool in (await self.execution.ResolveTools(request)).tools]
 
@@ -182,7 +182,7 @@ class Mcp:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be noticed does not."""
+    """Returns whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,10 +1,10 @@
 """Counts what a turn costs: SQL statements, commits, calls between services.
 
-Nothing in the product knows of it. Statements are seen by SQLAlchemy's events, which are
-listened to for every engine of the process; BEGIN and COMMIT go past SQLAlchemy, so those are
-seen by the driver's query log. A statement outside of a transaction block commits itself. The
-service is told by `application_name`; work that no call has asked for (the look for waiting runs,
-the indexer) is told by its empty request context.
+The product does not depend on it. SQLAlchemy's events report the statements of every engine of the
+process; BEGIN and COMMIT do not pass SQLAlchemy, so they are taken from the driver's query log. A
+statement outside of a transaction block commits itself. `application_name` identifies the service;
+background work (the search for waiting runs, the indexer) is identified by its empty request
+context.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _LONG_S = 600.0
 def wait_for_following_events(patch: pytest.MonkeyPatch) -> None:
     """Makes the number of statements and commits of a turn independent of the time it takes.
 
-    The start of a run is stored with the first step, and a stored message with what follows it. A
-    search reads what the index named in the transaction in which it began.
+    The start of a run is stored with the first step, and a stored message with the event after it.
+    A search reads the results of the index in the transaction in which it began.
 
-    It does not hold for the event that a step or a call has begun: that is stored before the next
-    one, or with it if this comes soon. A test has to decide which, see `store_events_at_the_end`.
+    The start of a step or a call is different: it is stored before the next event, or with it if
+    that follows soon. A test has to decide which, see `store_events_at_the_end`.
     """
     patch.setattr(live_run, "_START_DELAY_S", _LONG_S)
     patch.setattr(live_run, "_MESSAGE_DELAY_S", _LONG_S)
@@ -70,7 +70,7 @@ def store_events_at_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @dataclass(repr=False)
 class Cost:
-    """What was done for calls, and apart from it what the services did by themselves.
+    """The work done for calls and, separately, the background work of the services.
 
     Attributes:
         statements: (service's role, first line of the SQL), in order.
@@ -129,7 +129,7 @@ class Cost:
         return Counter(self.lasting), self.commits, self.internal
 
     def __repr__(self) -> str:
-        # What a failed assertion shows.
+        # The text of a failed assertion.
         total = (
             f"{self.sql} statements, of which BEGIN and COMMIT {dict(self.control)},"
             f" {self.writes} commits {dict(self.commits)},"
@@ -228,7 +228,7 @@ class Meter:
         """Waits until no call is being served."""
         async with asyncio.timeout(_SETTLE_S):
             quiet = 0
-            # Ends of streams, and the driver's log, arrive a few turns of the loop later.
+            # Ends of streams, and the driver's log, arrive a few iterations of the loop later.
             while quiet < 3:
                 quiet = quiet + 1 if self._telemetry.total(RPC_IN_FLIGHT) == 0 else 0
                 await asyncio.sleep(0.01)

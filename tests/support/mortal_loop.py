@@ -1,4 +1,4 @@
-"""The real loop in the process of a test, which can die at a chosen event."""
+"""The real agent loop in the process of a test; it can be stopped at a chosen event."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from strata.shared.stop_reasons import StopReason
 
 
 class Died(BaseException):
-    """The process of the loop is gone."""
+    """Simulates the death of the process of the loop."""
 
 
 class MortalTools:
-    """The real executor, behind which the process may die at a chosen event.
+    """The real tool executor; the process can die at a chosen event.
 
     Attributes:
         at: Called with each event before the loop gets it; may raise or wait.
@@ -84,7 +84,7 @@ class Sink:
 
 @dataclass
 class Mortal:
-    """A loop whose process can die."""
+    """An agent loop whose process can die."""
 
     ports: Ports
     tools: MortalTools
@@ -108,7 +108,7 @@ class Mortal:
     async def die(
         self, request: RunRequest, kind: type[ToolEvent] = CallStarted, number: int = 1
     ) -> None:
-        """Runs a turn whose process dies when the tools send an event of a kind so often."""
+        """Runs a turn; its process dies at the given occurrence of an event of the tools."""
         count = 0
 
         def die(event: ToolEvent) -> None:

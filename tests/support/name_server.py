@@ -1,4 +1,4 @@
-"""A DNS server that knows the IPv4 addresses of one name."""
+"""A DNS server with the IPv4 addresses of one name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NameServer(asyncio.DatagramProtocol):
         return f"{host}:{port}"
 
     def stop(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         self._transport.close()
 
     def datagram_received(self, data: bytes, addr: Any) -> None:

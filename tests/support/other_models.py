@@ -1,7 +1,7 @@
 """Embedding models of another kind, behind a socket that speaks `/v1/embeddings`.
 
-`WORDS` puts each word at a place of its own: texts are near when they share words. `NOISE` gives
-every text a direction of its own, so that nothing is found.
+`WORDS` gives each word a separate dimension: texts are near when they share words. `NOISE` gives
+every text a separate direction, so that nothing is found.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def vector_of(model: str, text: str) -> list[float]:
 
 
 def answer(request: dict[str, Any]) -> Reply:
-    """What the endpoint says to one request."""
+    """Returns the answer to one request."""
     data = [
         {"object": "embedding", "index": place, "embedding": vector_of(request["model"], text)}
         for place, text in enumerate(request["input"])

@@ -1,4 +1,4 @@
-"""How PostgreSQL would do a statement."""
+"""Query plans of recorded statements."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from strata.shared.db import Database
 
 
 async def plan_of(database: Database, statement: str, *, elements: int = 1) -> str:
-    """The plan of a recorded statement, with a value for each of its parameters.
+    """Returns the plan of a recorded statement, with a value for each parameter.
 
     A parameter is a number where the statement casts it to ``bigint``, else a text.
 
     Args:
-        database: Where.
+        database: Where the statement is planned.
         statement: With numbered parameters.
-        elements: Of each array.
+        elements: Number of elements of each array.
     """
     array = f"'{{{','.join(f'x{number}' for number in range(elements))}}}'::text[]"
     arrays = re.sub(r"CAST\(\$\d+(::\w+)? AS text\[\]\)", array, statement)

@@ -1,4 +1,4 @@
-"""Waiting until other tasks, threads or processes have brought something about."""
+"""Waits for conditions that other tasks, threads or processes fulfil."""
 
 from __future__ import annotations
 

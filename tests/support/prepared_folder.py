@@ -1,7 +1,7 @@
-"""A data folder as a first start leaves it, which tests copy.
+"""A data folder after a first start, which tests copy.
 
-A first start makes a PostgreSQL cluster and migrates it, which takes most of its processor time.
-Tests that are not about first starts begin with a copy.
+The first start creates a PostgreSQL cluster and migrates it, which takes most of its processor
+time. Tests that do not test the first start begin with a copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UP = (
     "import sys; from pathlib import Path; from strata.cli.commands.up import run_up; "
     "sys.exit(run_up(Path(sys.argv[1]), port=0, split=False))"
 )
-# A copy must not prefer the port of its source, which another copy may have taken.
+# A copy must not prefer the port of its source, which another copy may use.
 _LAST_PORT = Path("postgres", "port")
 
 

@@ -1,4 +1,4 @@
-"""Records the requests to Qdrant, and tells which projects they read or write."""
+"""Records the requests to Qdrant, and determines the projects that they access."""
 
 from __future__ import annotations
 

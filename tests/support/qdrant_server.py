@@ -1,4 +1,4 @@
-"""A server with Qdrant's services that stores nothing and records what it is asked."""
+"""A server with Qdrant's services that stores nothing and records its calls."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ class RecordingServer:
 
     Attributes:
         port: Where it listens.
-        replies: The replies of methods for which an empty message will not do.
-        failure: A status and trailing metadata to answer every call with.
-        calls: What was asked.
+        replies: The replies of methods that need more than an empty message. failure: A status and
+        trailing metadata to answer every call with. calls: The received calls.
     """
 
     port: int = 0
@@ -50,7 +49,7 @@ class RecordingServer:
     calls: list[RecordedCall] = field(default_factory=list)
 
     def taken(self) -> list[RecordedCall]:
-        """Returns what was asked since the last time."""
+        """Returns the calls since the last time."""
         calls, self.calls = self.calls, []
         return calls
 

@@ -113,7 +113,7 @@ class Talk:
         return self
 
     async def turn(self, words: str, *, calls: int = 0) -> list[Message]:
-        """A turn, with a call that has as many returns; returns what it stored."""
+        """Stores a turn, with a call with `calls` returns; returns its messages."""
         run = new_id("run")
         self.minutes += 1
         at = NOW + timedelta(minutes=self.minutes)
@@ -128,7 +128,7 @@ class Talk:
         return [*start.inputs, *(await self.windows.commit_step(step)).messages]
 
     async def compact(self, *kept: Message) -> Window:
-        """Takes all but these out of the window."""
+        """Compacts the window to these messages."""
         window = await self.windows.get(self.id)
         gone = [m for m in window.messages[1:] if m.id not in {k.id for k in kept}]
         earlier = [m.parts[0] for m in gone if m.role is MessageRole.SUMMARY]
@@ -161,7 +161,7 @@ class Talk:
         return made
 
     async def listed(self, **wanted: Any) -> list[Message]:
-        """The whole log, read in small pages, forth and back alike."""
+        """Returns the whole log; reads it in small pages in both directions."""
         messages: list[Message] = []
         filter_ = MessageFilter(conversation_id=self.id, **wanted)
         for newest_first in (False, True):
@@ -181,7 +181,7 @@ class Talk:
 def with_pinned_steps(messages: Sequence[Message]) -> list[Message]:
     """Returns the pinned messages, with their whole steps, as the agent loop keeps them.
 
-    A call that lost its return would be refused.
+    A call without its return would be refused.
     """
     steps = {(m.run_id, m.step) for m in messages if m.pinned}
     return [m for m in messages if m.pinned or (m.step > 0 and (m.run_id, m.step) in steps)]

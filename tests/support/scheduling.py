@@ -1,9 +1,9 @@
 """The order in which the test processes take files.
 
 `--dist loadfile` sorts files by their number of tests. Files that share a fixture of their folder
-(a whole running Strata, in one of two shapes) are far apart then, and each process starts and
-stops the fixture again and again. And the files with one test, which are the longest ones, come
-last, where one process waits for the other.
+(a whole running Strata, in one of two shapes) are then far apart, and each process starts and stops
+the fixture repeatedly. Files with one test, which take longest, come last, so that one process
+waits for the other.
 
 Here a process takes all files of a folder, in one shape of its fixture, before those of the next.
 Folders whose tests take the longest come first; another process helps only when nothing else is
@@ -18,7 +18,7 @@ from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
-# The shapes of the fixtures that a folder's tests share.
+# The shapes of the fixtures that the tests of a folder share.
 _SHAPE = re.compile(r"^[^\[]*\[(in_process|inprocess|sockets)[-\]]")
 _FOLDERS_WITH_SHAPES = (
     "tests/e2e/system",
@@ -27,12 +27,12 @@ _FOLDERS_WITH_SHAPES = (
 )
 # By kind of test, from the longest to the shortest.
 _KINDS = ("tests/faults", "tests/e2e", "tests/integration", "tests/contract", "tests/unit")
-# Files that take more than half a minute: nothing is left to do beside them at the end.
+# Files that take more than half a minute. They start first: no other work would be left at the end.
 _LONG_FILES = ("tests/faults/test_kills.py",)
 
 
 def scope_of(nodeid: str) -> str:
-    """Returns what is run in one process without a pause: a file, or its tests of one shape."""
+    """Returns the scope of a test: its file, or the tests of one shape in it."""
     file, _, test = nodeid.partition("::")
     shape = _SHAPE.match(test) if file.startswith(_FOLDERS_WITH_SHAPES) else None
     return f"{file}::{shape.group(1)}" if shape else file
@@ -47,7 +47,7 @@ def group_of(scope: str) -> str:
 
 
 def in_order(scopes: Iterable[str]) -> list[str]:
-    """Returns scopes in the order in which they are begun."""
+    """Returns scopes in the order in which they are started."""
 
     def place(scope: str) -> tuple[bool, int, str, str]:
         kind = next((n for n, kind in enumerate(_KINDS) if scope.startswith(kind)), len(_KINDS))
@@ -60,7 +60,7 @@ def next_scope(waiting: Iterable[str], latest: str | None, others: Iterable[str]
     """Returns the scope that a process takes next.
 
     Args:
-        waiting: The scopes that nobody has taken, in order; at least one.
+        waiting: The scopes that no process has taken, in order; at least one.
         latest: What the process has taken before.
         others: What the other processes have taken last.
     """
@@ -77,7 +77,7 @@ def next_scope(waiting: Iterable[str], latest: str | None, others: Iterable[str]
 
 
 class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives files to processes such that fixtures of folders are started few times."""
+    """Assigns files to processes so that fixtures of folders are started few times."""
 
     def __init__(self, config: Any, log: Any = None) -> None:
         super().__init__(config, log)

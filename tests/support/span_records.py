@@ -1,4 +1,4 @@
-"""Keeps the spans of a test."""
+"""Records the spans of a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata.shared.tracing.spans import Span, SpanKind, Tracer
 
 
 class SpanRecorder:
-    """Keeps the spans that end. Implements `SpanSink`.
+    """Records the spans that end. Implements `SpanSink`.
 
     Attributes:
         spans: The spans in the order of their ends.
@@ -20,7 +20,7 @@ class SpanRecorder:
         self.spans: list[Span] = []
 
     def add(self, span: Span) -> None:
-        """Keeps a span."""
+        """Records a span."""
         self.spans.append(span)
 
     def named(self, name: str) -> Span:
@@ -29,7 +29,7 @@ class SpanRecorder:
         return span
 
     def texts(self) -> str:
-        """Returns everything that the spans would show to who reads them."""
+        """Returns all texts of the spans."""
         return repr([(span.name, span.attributes, span.error_type) for span in self.spans])
 
 

@@ -11,11 +11,11 @@ _TURNS = 20
 
 
 class TcpRelay:
-    """Passes connections on to an address, always from the same port.
+    """Forwards connections to an address, always from the same port.
 
     Args:
         target: ``host:port`` of the peer.
-        delay_s: Seconds before each chunk is passed on.
+        delay_s: Seconds before each chunk is forwarded.
 
     Attributes:
         count: How many connections were accepted.
@@ -37,8 +37,8 @@ class TcpRelay:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-        # A connection that was accepted just before needs some turns of the loop to be made and
-        # closed. Without them its transport would outlive the loop, unclosed.
+        # A connection that was accepted just before needs some iterations of the loop to be made
+        # and closed. Otherwise its transport would outlive the loop, unclosed.
         for _turn in range(_TURNS):
             await asyncio.sleep(0)
         self.cut()
@@ -48,7 +48,7 @@ class TcpRelay:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address of the relay."""
         return f"127.0.0.1:{self._own_port}"
 
     async def open(self) -> None:
@@ -57,18 +57,18 @@ class TcpRelay:
         self._own_port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Breaks all connections, and accepts no more until it is opened again."""
+        """Breaks all connections, and accepts none until it is opened again."""
         assert self._server is not None
         self._server.close()
         self.cut()
         await self._server.wait_closed()
 
     def admits(self) -> bool:
-        """Says whether a new connection is passed on."""
+        """Returns whether a new connection is forwarded."""
         return True
 
     def loses(self, data: bytes) -> bool:  # for subclasses
-        """Says whether bytes of the peer are dropped and the connection is closed."""
+        """Returns whether bytes of the peer are dropped and the connection is closed."""
         return False
 
     def cut(self) -> None:

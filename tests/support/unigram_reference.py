@@ -1,4 +1,4 @@
-"""The Unigram tokenizer in its simplest form, to compare with: every piece is tried everywhere."""
+"""A simple reference implementation of the Unigram tokenizer: it tries every piece everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers on loopback that answer bytes as written."""
+"""Servers on loopback that answer with given bytes."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def ok(body: bytes, content_type: str = "text/html", *headers: str) -> bytes:
 
 
 def redirect(location: str, status: int = 302) -> bytes:
-    """Returns an answer that leads elsewhere."""
+    """Returns a redirect."""
     return f"HTTP/1.1 {status} Moved\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 class Names:
-    """A resolver that gives its answers in turn, the last one for ever, and counts questions."""
+    """A resolver with scripted answers, of which the last one is repeated; counts questions."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers or [["127.0.0.1"]])

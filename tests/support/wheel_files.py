@@ -1,4 +1,4 @@
-"""Wheels made in a test: an index needs nothing more than a folder of them."""
+"""Writes wheels; a folder of them serves as a package index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_wheel(
     """Writes a pure wheel with a module of the package's name.
 
     Args:
-        folder: Where to.
+        folder: The folder to write to.
         name: Name of the package, also of its module.
         version: Its version; the module's VERSION.
         files: More files, by path.

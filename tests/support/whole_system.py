@@ -270,7 +270,7 @@ class System(SystemClient):
 
 
 def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:
-    """The double in its dialects: handles such as `openai/test-model`."""
+    """Returns the endpoints of the model double: handles such as `openai/test-model`."""
     return (
         EndpointSettings(
             name="openai", base_url=model.openai_url, api_key="key", models=("test-model",)
@@ -305,7 +305,7 @@ async def open_system(
     `partitions` make the databases of further partitions, by name.
 
     The vector engine is the session's, its collections are shared by name: agents and archives
-    have ids of their own, so worlds do not see each other's.
+    have unique ids, so systems do not see data of each other.
     """
     telemetry, sql = Telemetry(), SqlMeter()
     async with AsyncExitStack() as stack:
@@ -419,7 +419,7 @@ class _Builder:
 async def _serve_inner_services(
     builder: _Builder, telemetry: Telemetry, stack: AsyncExitStack
 ) -> None:
-    # Each has the targets of those before it; core memory calls archival.
+    # Each service calls those before it; core memory calls archival.
     for spec in sorted(INNER_SERVICES, key=lambda spec: spec.name != "archival"):
         running = serving(spec.build, builder.settings(spec), telemetry=telemetry)
         with patch.object(core_memory_main, "FILE_POLL_S", 0.1):
@@ -428,7 +428,7 @@ async def _serve_inner_services(
 
 
 def _in_process(builder: _Builder, telemetry: Telemetry) -> Any:
-    """What `strata up` does: every service in one network, the gateway outermost."""
+    """Starts the services like `strata up`: in one in-process network, the gateway outermost."""
 
     async def build(settings: GatewaySettings, _: Wiring, stack: AsyncExitStack) -> Service:
         network = await stack.enter_async_context(

@@ -69,7 +69,7 @@ def _new_folder() -> Path:
 
 
 async def seed(system: System) -> agent_pb.Agent:
-    """Gives the project agents, and one of them a history."""
+    """Creates agents, one of them with a conversation."""
     await system.make_agent(name="travel planner", description="Trains rather than planes.")
     await system.make_agent(name="librarian", description="Knows the manuals.", tags=["work"])
     agent = await system.make_agent(
@@ -172,7 +172,7 @@ async def take(live: LiveSystem, agent: agent_pb.Agent) -> None:
 
 
 async def save(page: Page, name: str) -> None:
-    """Writes what the page shows now as a small PNG."""
+    """Writes a screenshot of the page as a small PNG."""
     await page.evaluate("document.activeElement.blur()")
     png = await page.screenshot()
     picture = Image.open(BytesIO(png)).convert("RGB").quantize(COLOURS)

@@ -5,8 +5,8 @@ Needs a running server whose model is `local-demo` (`strata up`). From the proje
     .venv/bin/python tests/data/transcripts/make.py [KEY ...]
 
 A transcript shows what was sent, and each stored message of the agent with its calls, so that a
-reader sees whether a small model acts as the prompt asks. It is written anew after a prompt was
-changed.
+reader sees whether a small model acts as the prompt asks. It is written again after a change of a
+prompt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Her skipper is Bit; she must not be alone on board for more than two hours.
 
 
 def strata(*arguments: str, seconds: float = 600) -> str:
-    """Runs a command and returns its output, and what it says beside, if it fails."""
+    """Runs a command and returns its output, with the error output if it fails."""
     done = subprocess.run(
         [str(STRATA), *arguments], capture_output=True, text=True, timeout=seconds, check=False
     )
@@ -41,7 +41,7 @@ def strata(*arguments: str, seconds: float = 600) -> str:
 def conversation(agent: str) -> str:
     """Returns the messages of an agent as Markdown."""
     shown = json.loads(strata("recall", "list", agent, "--calls", "-n", "100", "--json"))
-    # Newest first. The system message is the prompt itself.
+    # Newest first. The system message is the prompt.
     messages = [m for m in reversed(shown["messages"]) if m["role"] != "ROLE_SYSTEM"]
     return "\n".join(line for message in messages for line in _lines(message))
 
