@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from integration.core_memory.block_calls import AGENT, create, prepare
+from integration.core_memory.block_calls import AGENT, create, patch, prepare
+from stored_words import tables_with
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import (
@@ -179,6 +180,40 @@ async def test_a_purge_destroys_everything(client: Any) -> None:
             with pytest.raises(NotFoundError):
                 await call
     assert await labels(client, show_deleted=True) == []
+
+
+async def test_a_purge_destroys_stored_responses(client: Any, admin: Any) -> None:
+    word = f"secret-{new_id('x')}"
+    block = await create(client, "plans", word, request_id="create")
+    kept = await create(client, "kept", "a", request_id="create-kept")
+    attach = pb.AttachBlockRequest(agent_id=OTHER, block_id=block.id, request_id="attach")
+    await client.blocks.AttachBlock(attach)
+    await update(client, block, value=f"{word} 2", request_id="update")
+    await revert(client, block, to_revision=1, request_id="revert")
+    steps = f"*** Update Block: plans\n-{word}\n+{word} 3\n*** Update Block: kept\n-a\n+b"
+    changed = f"*** Begin Patch\n{steps}\n*** End Patch"
+    await patch(client, changed, "", request_id="patch")
+    await update(client, kept, value="c", request_id="update-kept")
+    assert await tables_with(admin, "core_memory", word) >= {"blocks", "block_versions", "requests"}
+
+    await delete(client, block, purge=True, request_id="purge")
+
+    assert await tables_with(admin, "core_memory", word) == set()
+    await delete(client, block, purge=True, request_id="purge")
+    for repeated in (
+        create(client, "plans", word, request_id="create"),
+        client.blocks.AttachBlock(attach),
+        update(client, block, value=f"{word} 2", request_id="update"),
+        revert(client, block, to_revision=1, request_id="revert"),
+        patch(client, changed, "", request_id="patch"),
+    ):
+        with pytest.raises(NotFoundError) as raised:
+            await repeated
+        assert raised.value.reason is Reason.BLOCK_NOT_FOUND
+        assert raised.value.metadata["id"] == block.id
+    assert await labels(client) == ["kept"]
+    assert (await create(client, "kept", "a", request_id="create-kept")).value == "a"
+    assert (await update(client, kept, value="c", request_id="update-kept")).value == "c"
 
 
 async def test_memory_can_be_compiled_as_of_an_earlier_time(client: Any) -> None:

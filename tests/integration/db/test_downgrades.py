@@ -55,7 +55,7 @@ _STEPS = [
 ]
 
 # The migrations after these revisions change rows only.
-_ROWS_ONLY = {("core_memory", "0010")}
+_ROWS_ONLY: set[tuple[str, str]] = set()
 # All properties of a schema. Positions of columns are counted without dropped columns, and
 # privileges are sorted, because neither difference is visible. The owner of each object is the
 # service's owner.

@@ -142,8 +142,18 @@ _LEAVE_WITHOUT_MEMORY_AGENT = text(
     WHERE project_id = :project AND id = :tended AND memory_agent_id = :id
     """
 )
+# Answers to requests hold settings of agents, and titles of conversations.
 _REMOVE = text(
-    "DELETE FROM agent_loop.agents WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
+    """
+    WITH removed AS (
+        DELETE FROM agent_loop.agents
+        WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
+    )
+    DELETE FROM agent_loop.requests
+    WHERE project_id = :project AND (
+        answer ->> 'id' = ANY(CAST(:ids AS text[]))
+        OR answer ->> 'agent_id' = ANY(CAST(:ids AS text[])))
+    """
 )
 _INSERT_CONVERSATION = text(
     f"""
@@ -303,7 +313,7 @@ class PostgresAgentStore:
         return [row["id"] for row in rows]
 
     async def remove(self, agent_ids: Sequence[str]) -> None:
-        """Deletes the rows of agents."""
+        """Deletes the rows of agents, and the stored answers that hold them."""
         async with self._database.transaction() as connection:
             await connection.execute(
                 _REMOVE, {"project": current_project(), "ids": list(agent_ids)}

@@ -60,7 +60,7 @@ from strata.core_memory.store.statements import (
 from strata.shared.context import current_project
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.idempotency.request_table import LostRaceError
+from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError
 
 
 class PostgresUnit:
@@ -149,27 +149,36 @@ class PostgresUnit:
             records=records((block, authorship)),
             agent=agent_id,
             made_for=made_for,
-            **REQUESTS.values(self._request, response),
+            **REQUESTS.values(self._request, response, block.id),
         )
 
     async def update(self, block: Block, authorship: Authorship, *, response: bytes) -> None:
         """Stores a changed block, its version, and the response."""
-        await self.update_all([(block, authorship)], response=response)
+        await self._update([(block, authorship)], response, block.id)
 
     async def update_all(
         self, changes: Sequence[tuple[Block, Authorship]], *, response: bytes
     ) -> None:
         """Stores changed blocks, their versions, and the response."""
+        await self._update(changes, response, ANY_SUBJECT)
+
+    async def _update(
+        self, changes: Sequence[tuple[Block, Authorship]], response: bytes, subject: str
+    ) -> None:
         await self._run(
             UPDATE,
             taken="', '".join(block.label for block, _ in changes),
             records=records(*changes),
-            **REQUESTS.values(self._request, response),
+            **REQUESTS.values(self._request, response, subject),
         )
 
     async def purge(self, block_id: str) -> bool:
-        """Destroys a block with its history and attachments; False if there is none."""
-        return (await self._run(PURGE, block=block_id)).rowcount > 0
+        """Destroys a block with its history, attachments and responses; False if there is none."""
+        if not (await self._run(PURGE, block=block_id)).rowcount:
+            return False
+        # After the lock of the block: concurrent changes have stored their responses by then.
+        await REQUESTS.purge(self._connection, block_id)
+        return True
 
     async def attach(self, agent_id: str, labels: Mapping[str, str], time: datetime) -> None:
         """Attaches blocks to an agent, in order, after those that are attached already."""

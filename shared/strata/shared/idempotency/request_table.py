@@ -35,6 +35,10 @@ REQUESTS_KEPT = timedelta(days=7)
 """How long a repeated request id is recognised: longer than any client repeats a request."""
 
 
+ANY_SUBJECT = "*"
+"""The subject of a response that may hold any number of objects."""
+
+
 class LostRaceError(Exception):
     """A concurrent transaction did the same first; the next attempt sees its changes."""
 
@@ -59,6 +63,8 @@ class RequestTable:
         response: Column of the response.
         digest_type: `ColumnType.TEXT` or `ColumnType.BYTES`.
         response_type: Its type decides what a response is: bytes, a JSON value or a string.
+        subject: Column with the id of the only object that a response holds; empty if the table has
+            none. Its default is `ANY_SUBJECT`.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class RequestTable:
         response: str = "response",
         digest_type: ColumnType = ColumnType.TEXT,
         response_type: ColumnType,
+        subject: str = "",
     ) -> None:
         self._digest_type = digest_type
         self._response_type = response_type
@@ -78,9 +85,11 @@ class RequestTable:
         """The columns of a joined request."""
         digest_value = f"CAST(:request_digest AS {digest_type.value})"
         response_value = f"CAST(:request_response AS {response_type.value})"
+        self._has_subject = bool(subject)
+        more_columns, more_values = (f", {subject}", ", :request_subject") if subject else ("", "")
         self.insert = (
-            f"INSERT INTO {name} (project_id, request_id, {digest}, {response})"
-            f" SELECT :project, :request, {digest_value}, {response_value}"
+            f"INSERT INTO {name} (project_id, request_id, {digest}, {response}{more_columns})"
+            f" SELECT :project, :request, {digest_value}, {response_value}{more_values}"
             " WHERE CAST(:request AS text) <> ''"
         )
         """Inserts a request as a part of a larger statement; `values` has its parameters."""
@@ -107,19 +116,23 @@ class RequestTable:
             " ORDER BY create_time LIMIT :count)"
         )
 
-    def values(self, request: RequestKey, response: Any = None) -> dict[str, Any]:
+    def values(
+        self, request: RequestKey, response: Any = None, subject: str = ANY_SUBJECT
+    ) -> dict[str, Any]:
         """Returns the parameters of `insert`.
 
         Args:
             request: The request.
             response: Its response; None for a placeholder.
+            subject: The id of the only object that the response holds, in a table with subjects.
         """
-        return {
+        values = {
             "project": current_project(),
             "request": request.id,
             "request_digest": self._stored_digest(request),
             "request_response": self._stored_response(response),
         }
+        return {**values, "request_subject": subject} if self._has_subject else values
 
     def replayed(self, request: RequestKey, row: Any) -> Any:
         """Returns the stored response in a row with `columns`; None if there is none.
@@ -185,6 +198,7 @@ class RequestTable:
         if request.id:
             values = self.values(request, response)
             del values["request_digest"]
+            values.pop("request_subject", None)
             await connection.execute(self._answer, values)
 
     async def record(self, connection: AsyncConnection, request: RequestKey, response: Any) -> None:
