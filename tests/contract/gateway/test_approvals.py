@@ -11,9 +11,11 @@ import pytest
 from contract.gateway.stores import Gateways, refused
 from gateway_records import PROJECT, WELL, answering, asking, events, fence_of, new_run, taken
 from strata.gateway.runs.domain.approvals import ApprovalFilter, OnApproval
+from strata.gateway.runs.domain.runs import OnBusy
 from strata.gateway.runs.domain.states import RunState
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.stop_reasons import StopReason
 
 ALL = ApprovalFilter()
 
@@ -80,6 +82,80 @@ async def test_message_may_deny_a_pending_approval(gateways: Gateways) -> None:
     assert (await gateways.first.accept(new)).dispatch is not None
     approval = await gateways.first.approval(PROJECT, approval_id)
     assert (approval.decided, approval.answer_run_id) == (True, new.id)
+
+
+@pytest.mark.parametrize("take_next", [True, False])
+@pytest.mark.parametrize("is_reopened", [False, True])
+async def test_queued_message_denies_the_approval_that_is_open_when_its_turn_comes(
+    gateways: Gateways, is_reopened: bool, take_next: bool
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking()
+    if is_reopened:
+        await gateways.first.finish(fence, ending, events(1), take_next=True)
+        answer = await gateways.first.accept(answering(approval_id))
+        assert answer.dispatch is not None
+        fence = fence_of(answer.dispatch, "gateway-1")
+        ending = replace(WELL, stop_reason=StopReason.CANCELLED, reopens=approval_id)
+    queued = await gateways.first.accept(
+        new_run(on_approval=OnApproval.DENY, on_busy=OnBusy.INTERRUPT)
+    )
+    later = await gateways.first.accept(new_run())
+
+    following = await gateways.first.finish(fence, ending, events(1), take_next=take_next)
+
+    if take_next:
+        assert following is not None
+        assert following.run.id == queued.run.id
+    else:
+        assert following is None
+        assert not (await gateways.first.approval(PROJECT, approval_id)).decided
+        assert await gateways.second.claim(10) == [(PROJECT, queued.run.id)]
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (True, queued.run.id)
+    assert await gateways.second.claim(10) == []
+    assert (await gateways.first.get(PROJECT, later.run.id)).state is RunState.QUEUED
+
+
+async def test_queued_message_denies_nothing_before_its_turn(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    waiting = await gateways.first.accept(new_run())
+    denying = await gateways.first.accept(new_run(on_approval=OnApproval.DENY))
+    approval_id, ending = asking()
+    assert await gateways.first.finish(fence, ending, events(1), take_next=True) is None
+    assert await gateways.second.claim(10) == []
+    assert not (await gateways.first.approval(PROJECT, approval_id)).decided
+
+    await gateways.first.cancel(PROJECT, waiting.run.id, b"")
+
+    assert await gateways.second.claim(10) == [(PROJECT, denying.run.id)]
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (True, denying.run.id)
+
+
+async def test_of_an_answer_and_a_queued_denial_one_is_taken(gateways: Gateways) -> None:
+    for number in range(8):
+        conversation = f"conversation-{number}"
+        fence = await taken(gateways.first, "gateway-1", conversation)
+        queued = await gateways.first.accept(new_run(conversation, on_approval=OnApproval.DENY))
+        approval_id, ending = asking()
+        await gateways.first.finish(fence, ending, events(1), take_next=False)
+
+        answer = replace(answering(approval_id), conversation_id=conversation)
+        claimed, answered = await asyncio.gather(
+            gateways.second.claim(10), gateways.first.accept(answer), return_exceptions=True
+        )
+
+        approval = await gateways.first.approval(PROJECT, approval_id)
+        states = {
+            run_id: (await gateways.first.get(PROJECT, run_id)).state
+            for run_id in (queued.run.id, approval.answer_run_id)
+        }
+        assert list(states.values()).count(RunState.RUNNING) == 1
+        assert states[approval.answer_run_id] is RunState.RUNNING
+        is_denied = approval.answer_run_id == queued.run.id
+        assert is_denied == isinstance(answered, FailedPreconditionError)
+        assert is_denied == (claimed == [(PROJECT, queued.run.id)])
 
 
 async def test_one_of_several_answers_is_accepted(gateways: Gateways) -> None:

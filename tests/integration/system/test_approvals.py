@@ -148,6 +148,36 @@ async def test_messages_are_queued_behind_a_request_or_replace_the_answer(system
     assert (await system.block(agent, "human")).value == ""
 
 
+async def test_a_queued_message_may_deny_the_request_that_comes_before_its_turn(
+    system: System,
+) -> None:
+    agent = await system.make_agent(tool_rules=[GATE])
+    go_on = asyncio.Event()
+    system.model.script(
+        Reply(text="May I? " * 20, calls=asks().calls, held=go_on), say("As you like.")
+    )
+    first = system.begin(agent, "I like rowing.")
+    await first.until("text_delta")
+    queued = await system.runs.StartRun(
+        run_pb.StartRunRequest(
+            agent_id=agent.id,
+            messages=[user_message("Never mind.")],
+            on_approval=run_pb.ON_APPROVAL_DENY,
+        )
+    )
+
+    go_on.set()
+
+    asked = (await first.rest()).approval
+    assert (await system.follow(queued.run.id)).text == "As you like."
+    stored = await system.runs.GetApproval(run_pb.GetApprovalRequest(approval_id=asked.approval_id))
+    assert stored.approval.answer_run_id == queued.run.id
+    assert (await system.block(agent, "human")).value == ""
+    with pytest.raises(FailedPreconditionError) as raised:
+        await respond(system, asked, approve=True)
+    assert raised.value.reason is Reason.APPROVAL_DECIDED
+
+
 async def test_an_answer_for_a_deleted_agent_is_an_error(system: System) -> None:
     agent = await system.make_agent(tool_rules=[GATE])
     system.model.script(call("memory_insert", INSERT))

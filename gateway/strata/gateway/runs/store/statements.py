@@ -141,11 +141,12 @@ WITH same_request AS (
     INSERT INTO gateway.runs (
         project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
         request_id, payload, payload_hash, max_steps, parent_run_id, group_run_id, takes_slot,
-        run_at, state, attempt, owner, owner_address, lease_until, start_time, deadline_time)
+        denies_approval, run_at, state, attempt, owner, owner_address, lease_until, start_time,
+        deadline_time)
     SELECT :project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
            :conversation_id, :kind, CAST(:request_id AS text), :payload, :payload_hash,
            :max_steps, CAST(:parent_run_id AS text), CAST(:group_run_id AS text), :takes_slot,
-           greatest(CAST(:run_at AS timestamptz), now()),
+           :on_approval = 'DENY', greatest(CAST(:run_at AS timestamptz), now()),
            CASE WHEN free THEN 'RUNNING' ELSE 'QUEUED' END,
            CASE WHEN free THEN 1 ELSE 0 END,
            CASE WHEN free THEN :owner END,
@@ -307,33 +308,39 @@ WITH ended AS (
     {webhook_deliveries_sql("ended")}
 ), stored_events AS (
     {_EVENTS} WHERE EXISTS (SELECT FROM ended) {_STORED}
-), new_approval AS (
-    INSERT INTO gateway.approvals (
-        project_id, id, agent_id, conversation_id, run_id, request, expire_time,
-        default_approve)
-    SELECT :project_id, CAST(:approval_id AS text), agent_id, conversation_id, :run_id,
-           CAST(:approval_request AS bytea),
-           now() + make_interval(secs => CAST(:approval_s AS double precision)),
-           :approval_default
-      FROM ended WHERE CAST(:approval_id AS text) IS NOT NULL
-        ON CONFLICT DO NOTHING
-), reopened_approval AS (
-    -- Approval by default at the deadline happens only once.
-    UPDATE gateway.approvals
-       SET decide_time = NULL, answer_run_id = NULL,
-           default_approve = default_approve AND expire_time > now()
-     WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
-       AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
-), next_run AS (
-    SELECT run.id FROM gateway.runs run JOIN ended USING (conversation_id)
+), queued_run AS (
+    SELECT run.id, run.denies_approval FROM gateway.runs run JOIN ended USING (conversation_id)
      WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
        AND run.kind <> 'SLEEPTIME' AND :take_next
-       AND CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
      ORDER BY run.run_at, run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
+), next_run AS (
+    -- The others wait for the answer.
+    SELECT id FROM queued_run WHERE denies_approval
+        OR CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
 ), started AS (
     UPDATE gateway.runs SET {_TAKEN}
      WHERE project_id = :project_id AND id IN (SELECT id FROM next_run)
     RETURNING {_DISPATCH}
+), denial AS (
+    SELECT max(id) AS run_id, max(now()) FILTER (WHERE id IS NOT NULL) AS time FROM started
+), new_approval AS (
+    INSERT INTO gateway.approvals (
+        project_id, id, agent_id, conversation_id, run_id, request, expire_time,
+        default_approve, decide_time, answer_run_id)
+    SELECT :project_id, CAST(:approval_id AS text), ended.agent_id, ended.conversation_id, :run_id,
+           CAST(:approval_request AS bytea),
+           now() + make_interval(secs => CAST(:approval_s AS double precision)),
+           :approval_default, denial.time, denial.run_id
+      FROM ended CROSS JOIN denial WHERE CAST(:approval_id AS text) IS NOT NULL
+        ON CONFLICT DO NOTHING
+), reopened_approval AS (
+    -- Approval by default at the deadline happens only once.
+    UPDATE gateway.approvals
+       SET decide_time = denial.time, answer_run_id = denial.run_id,
+           default_approve = default_approve AND expire_time > now()
+      FROM denial
+     WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
+       AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
 )
 SELECT (SELECT count(*) FROM ended) AS held,
        (SELECT agent_id FROM ended) AS ended_agent_id,
@@ -490,10 +497,10 @@ held_runs AS (
                      AND (earlier.state IN ({_ACTIVE})
                           OR earlier.state = 'QUEUED' AND earlier.kind <> 'SLEEPTIME'
                              AND {_earlier("earlier", "run")}))
-              AND NOT EXISTS (
+              AND (run.denies_approval OR NOT EXISTS (
                   SELECT FROM gateway.approvals approval
                    WHERE approval.project_id = run.project_id
-                     AND approval.conversation_id = run.conversation_id AND {_PENDING})
+                     AND approval.conversation_id = run.conversation_id AND {_PENDING}))
             ORDER BY run.run_at LIMIT :limit) ready
 ), ranked AS (
     SELECT *, turn > 0 AS queued,
@@ -519,7 +526,12 @@ held_runs AS (
            deadline_time = coalesce(run.deadline_time, now() + make_interval(secs => :run_s))
       FROM locked
      WHERE run.project_id = locked.project_id AND run.id = locked.id
-    RETURNING run.project_id, run.id
+    RETURNING run.project_id, run.id, run.conversation_id, run.denies_approval
+), denied_approvals AS (
+    UPDATE gateway.approvals approval SET decide_time = now(), answer_run_id = taken.id
+      FROM taken
+     WHERE taken.denies_approval AND approval.project_id = taken.project_id
+       AND approval.conversation_id = taken.conversation_id AND {_PENDING}
 )
 SELECT searched.projects, searched.last_project, chosen.project_id, chosen.id, chosen.round,
        coalesce(chosen.queued, false) AS queued, taken.id IS NOT NULL AS taken
