@@ -119,7 +119,6 @@ class Stores:
                 for text in texts
             ],
             own_archive(agent, MODEL, DIM, NOW),
-            "",
         )
 
     async def index_file(self, folder: str, file: str, *texts: str, digest: str = "") -> str:

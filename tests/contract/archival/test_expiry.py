@@ -38,7 +38,6 @@ async def aged(stores: Stores, name: str = "aged") -> tuple[str, Passage, Passag
             new_passage("the young boat", ("both",), ago(1)),
         ],
         archive("-"),
-        "",
     )
     return agent, old.passage, young.passage
 
@@ -99,7 +98,7 @@ async def test_the_worker_destroys_expired_passages_in_batches_and_corrects_the_
 ) -> None:
     agent, old, young = await aged(stores)
     more = [new_passage(f"old {n}", ("old",), ago(200 + n)) for n in range(7)]
-    await stores.passages.insert(ArchiveRef(archive_id=old.archive_id), more, archive("-"), "")
+    await stores.passages.insert(ArchiveRef(archive_id=old.archive_id), more, archive("-"))
     await stores.history.delete(more[3].id, Author(), ago(0))
     await stores.history.update(old.id, PassageChange(text=new_text("the older boat")), ago(0))
     with context.use(as_project()):
@@ -142,15 +141,15 @@ async def test_an_expired_text_is_not_a_duplicate(stores: Stores) -> None:
     await live(stores, young, HOUR)
     place = ArchiveRef(archive_id=young.archive_id)
     (again,) = await stores.passages.insert(
-        place, [new_passage("the old boat", created=ago(0))], archive("-"), ""
+        place, [new_passage("the old boat", created=ago(0))], archive("-")
     )
     assert not again.duplicate
     assert (await stores.archives.get(young.archive_id)).passage_count == 2
     changed = new_passage("another", created=ago(0))
     await live(stores, young, 0)
-    await stores.passages.insert(place, [changed], archive("-"), "")
+    await stores.passages.insert(place, [changed], archive("-"))
     (aging,) = await stores.passages.insert(
-        place, [new_passage("to be", created=ago(90))], archive("-"), ""
+        place, [new_passage("to be", created=ago(90))], archive("-")
     )
     await live(stores, young, HOUR)
     new = await stores.history.update(changed.id, PassageChange(text=new_text("to be")), ago(0))
@@ -162,7 +161,7 @@ async def test_passages_older_than_the_time_to_live_are_refused(stores: Stores) 
     await live(stores, young, HOUR)
     new = [new_passage("fine", created=ago(30)), new_passage("too old", created=ago(61))]
     with pytest.raises(InvalidArgumentError) as caught:
-        await stores.passages.insert(ArchiveRef(archive_id=young.archive_id), new, archive("-"), "")
+        await stores.passages.insert(ArchiveRef(archive_id=young.archive_id), new, archive("-"))
     assert [violation.field for violation in caught.value.violations] == ["passages[1].create_time"]
 
 

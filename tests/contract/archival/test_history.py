@@ -237,7 +237,6 @@ async def test_a_supplied_vector_is_kept_until_the_text_changes(stores: Stores) 
         ArchiveRef(agent_id=agent),
         [new_passage("text", vector=vector)],
         own_archive(agent, MODEL, 384, NOW),
-        "",
     )
 
     async def loaded() -> SuppliedVector | None:

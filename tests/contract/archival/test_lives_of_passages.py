@@ -145,7 +145,7 @@ class Machine(RuleBasedStateMachine):
         known = Known(home, age, [(text, tags)])
         place = ArchiveRef(archive_id=self.homes[home])
         try:
-            (stored,) = self.run(lambda: self.passages.insert(place, [new], archive("-"), ""))
+            (stored,) = self.run(lambda: self.passages.insert(place, [new], archive("-")))
         except InvalidArgumentError:
             assert self.expired(known)
             return

@@ -22,9 +22,7 @@ async def home(stores: Stores) -> ArchiveRef:
 
 
 async def put(stores: Stores, place: ArchiveRef, *texts: str) -> list[InsertedPassage]:
-    return await stores.passages.insert(
-        place, [new_passage(text) for text in texts], archive("-"), ""
-    )
+    return await stores.passages.insert(place, [new_passage(text) for text in texts], archive("-"))
 
 
 @pytest.mark.parametrize(

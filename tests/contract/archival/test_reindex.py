@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -24,10 +25,12 @@ from strata.archival.search.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
 from strata.archival.search.indexes import wire
 from strata.archival.settings import ArchivalSettings
 from strata.protocol.errors import (
+    AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
+    Reason,
 )
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
@@ -94,8 +97,14 @@ async def test_the_model_is_changed_during_searches(indexing: RebuiltIndexes) ->
     await indexing.index_all()
     admin = indexing.indexes.admin
     [old] = await indexing.generations()
-    begun = await admin.start("passages", WORDS, "request-1")
+    begun, again = await asyncio.gather(
+        *(admin.start("passages", WORDS, "request-1") for _ in range(2))
+    )
+    assert again.id == begun.id
     assert (await admin.start("passages", WORDS, "request-1")).id == begun.id
+    with pytest.raises(AlreadyExistsError) as raised:
+        await admin.start("passages", ENGLISH_MODEL, "request-1")
+    assert raised.value.reason is Reason.REQUEST_ID_REUSED
     assert (begun.total, begun.old_model, begun.new_model) == (
         len(TEXTS),
         MULTILINGUAL_MODEL,
@@ -381,7 +390,7 @@ async def test_an_archive_can_have_its_own_model(indexing: RebuiltIndexes) -> No
         RequestKey(),
     )
     more = [new_passage("A walrus sleeps on the ice."), new_passage("A narwhal dives below it.")]
-    await stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive, "")
+    await stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive)
     await indexing.index_all()
     own = indexing.indexes.passages.generation_of(WORDS).generation
     assert await indexing.held(own, ARCHIVE_PASSAGES) == 2
@@ -414,7 +423,7 @@ async def test_results_of_several_embedding_models_are_fused_into_one_ranking(
         RequestKey(),
     )
     more = [new_passage(text) for text in MORE]
-    await indexing.stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive, "")
+    await indexing.stores.passages.insert(ArchiveRef(archive_id=archive.id), more, archive)
     await indexing.index_all()
     for query in ("walrus ice", "who has the telescope", "the aunt's bicycle", "zzz"):
         search = Search(query, 50, agent_id=indexing.agent)

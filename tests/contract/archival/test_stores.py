@@ -74,11 +74,17 @@ async def test_a_repeated_request_gets_the_first_answer(stores: Stores) -> None:
     place = ArchiveRef(agent_id=new_id("agent"))
     template = own_archive(place.agent_id, MODEL, DIM, NOW)
     await stores.archives.prepare(place.agent_id)
-    first = await stores.passages.insert(place, [new_passage("one")], template, "r1")
-    again = await stores.passages.insert(place, [new_passage("one")], template, "r1")
+    first = await stores.passages.insert(
+        place, [new_passage("one")], template, RequestKey("r1", "digest")
+    )
+    again = await stores.passages.insert(
+        place, [new_passage("one")], template, RequestKey("r1", "digest")
+    )
     assert again[0].passage.id == first[0].passage.id
     with pytest.raises(AlreadyExistsError) as caught:
-        await stores.passages.insert(place, [new_passage("two")], template, "r1")
+        await stores.passages.insert(
+            place, [new_passage("two")], template, RequestKey("r1", "other")
+        )
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
 
 
@@ -87,7 +93,7 @@ async def test_nothing_is_stored_for_an_unknown_agent(stores: Stores) -> None:
     made = await stores.archives.create(archive("shared"), "", RequestKey())
     place = ArchiveRef(agent_id=agent)
     for refused in (
-        stores.passages.insert(place, [new_passage("x")], own_archive(agent, MODEL, DIM, NOW), ""),
+        stores.passages.insert(place, [new_passage("x")], own_archive(agent, MODEL, DIM, NOW)),
         stores.archives.create(archive("new"), agent, RequestKey()),
         stores.archives.attach(agent, made.id),
         stores.archives.detach(agent, made.id),
@@ -105,14 +111,14 @@ async def test_a_released_agent_cannot_store_passages(stores: Stores) -> None:
     place = ArchiveRef(agent_id=agent)
     with pytest.raises(NotFoundError):
         await stores.passages.insert(
-            place, [new_passage("after")], own_archive(agent, MODEL, DIM, NOW), ""
+            place, [new_passage("after")], own_archive(agent, MODEL, DIM, NOW)
         )
 
 
 async def test_a_passage_for_an_unknown_archive_is_refused(stores: Stores) -> None:
     with pytest.raises(NotFoundError) as caught:
         await stores.passages.insert(
-            ArchiveRef(archive_id=new_id("archive")), [new_passage("x")], archive("x"), ""
+            ArchiveRef(archive_id=new_id("archive")), [new_passage("x")], archive("x")
         )
     assert caught.value.reason is Reason.ARCHIVE_NOT_FOUND
 
@@ -295,7 +301,7 @@ async def test_an_insert_costs_two_statements_and_one_commit(stores: Stores) -> 
     for number in range(3):
         new = [new_passage(f"fact {number}", ("a", "b"))]
         before = (counters.statements, counters.commits)
-        await stores.passages.insert(ArchiveRef(agent_id=agent), new, archive("mine"), "")
+        await stores.passages.insert(ArchiveRef(agent_id=agent), new, archive("mine"))
         assert (counters.statements - before[0], counters.commits - before[1]) == (2, 1)
 
 

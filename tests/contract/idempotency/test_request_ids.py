@@ -210,6 +210,17 @@ async def test_concurrent_repetitions_have_one_effect(requests: Requests) -> Non
     assert await requests.count_effects() == 1
 
 
+async def test_concurrent_requests_with_one_id_are_refused_but_one(requests: Requests) -> None:
+    outcomes = await asyncio.gather(
+        *(requests.send("order-1", content) for content in "abab"), return_exceptions=True
+    )
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert [getattr(error, "reason", error) for error in errors] == [Reason.REQUEST_ID_REUSED] * 2
+    first, again = (outcome for outcome in outcomes if not isinstance(outcome, BaseException))
+    assert first == again
+    assert await requests.count_effects() == 1
+
+
 @pytest.mark.parametrize("service", sorted(_TABLES))
 async def test_ids_of_projects_are_independent_and_expire(service: str, databases: Any) -> None:
     migrations, table, response_of = _TABLES[service]

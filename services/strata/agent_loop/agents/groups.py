@@ -9,6 +9,7 @@ from strata.agent_loop.domain.agent.agents import revision_mismatch
 from strata.agent_loop.domain.agent.groups import CreateGroup, Group, GroupStore, UpdateGroup
 from strata.agent_loop.loop.failures import ends_run
 from strata.protocol.errors import StrataError
+from strata.shared.idempotency.request_table import answered_or
 
 
 class SharedMemory(Protocol):
@@ -64,6 +65,11 @@ class GroupLifecycle:
         known = await self._store.known_group(command.request)
         if known is not None:
             return known
+        return await answered_or(
+            self._update(command), lambda: self._store.known_group(command.request)
+        )
+
+    async def _update(self, command: UpdateGroup) -> Group:
         group = await self._store.get(command.group_id)
         expected = command.expected_revision
         if expected and group.revision != expected:

@@ -39,7 +39,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey, check_same_request
-from strata.shared.idempotency.request_table import LostRaceError
+from strata.shared.idempotency.request_table import LostRaceError, answered_or
 
 _THIS = "project_id = :project AND id = :id"
 _SET_VALUES = ", ".join(
@@ -331,16 +331,14 @@ class PostgresAgentStore:
         self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         """Stores a conversation."""
-        try:
-            return await self._insert_conversation(conversation, request)
-        except LostRaceError:
-            return await self._insert_conversation(conversation, request)
-        except AlreadyExistsError:
-            # It may be the same request that has taken the external id, a moment ago.
-            known = await self.known_conversation(request)
-            if known is None:
-                raise
-            return known
+
+        async def insert() -> Conversation:
+            try:
+                return await self._insert_conversation(conversation, request)
+            except LostRaceError:
+                return await self._insert_conversation(conversation, request)
+
+        return await answered_or(insert(), lambda: self.known_conversation(request))
 
     async def conversation(self, conversation_id: str) -> Conversation:
         """Returns a conversation of an active agent."""

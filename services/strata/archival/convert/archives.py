@@ -172,7 +172,8 @@ def to_request(
     | archive_pb.UpdateArchiveRequest
     | pb.UpdatePassageRequest
     | pb.RestorePassageRequest
-    | pb.PurgePassageRequest,
+    | pb.PurgePassageRequest
+    | pb.InsertPassageRequest,
 ) -> RequestKey:
     """Returns the idempotency key of a request: its id and a digest of its content.
 

@@ -113,7 +113,11 @@ class PassageStore(Protocol):
     """
 
     async def insert(
-        self, place: ArchiveRef, passages: Sequence[NewPassage], template: Archive, request_id: str
+        self,
+        place: ArchiveRef,
+        passages: Sequence[NewPassage],
+        template: Archive,
+        request: RequestKey = NOT_REPEATABLE,
     ) -> list[InsertedPassage]:
         """Stores passages; the same text MUST be stored only once in an archive.
 
@@ -121,11 +125,11 @@ class PassageStore(Protocol):
             place: The archive, or the agent whose own archive is created with its first passage.
             passages: The passages.
             template: The agent's own archive, if it must be created.
-            request_id: For a single passage: a repeated id MUST return the first response.
+            request: For a single passage: a repeated request MUST return the first response.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
-            AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for another text.
+            AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for another request.
             InvalidArgumentError: A vector is not of the archive's model, or a passage is too
                 old for its time-to-live.
         """
@@ -153,12 +157,14 @@ class PassageStore(Protocol):
     ) -> UploadProgress:
         """Stores the next passages of an upload together with its progress.
 
+        If a concurrent stream with the same id has stored passages since `seen`, nothing is stored:
+        the caller compares them with its own by the digest of the returned progress.
+
         Args:
             place: As for `insert`.
             passages: As for `insert`.
             template: As for `insert`.
-            request: The key of the upload. Passages that a concurrent stream of it has stored are
-                skipped.
+            request: The key of the upload.
             seen: The progress before these passages.
             digest: Digest of the passages up to the last of these; see `UploadProgress`.
 

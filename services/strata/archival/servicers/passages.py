@@ -21,7 +21,6 @@ from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.idempotency.keys import check_request_id
 from strata.shared.ids import check_id
 from strata.shared.search.embedding import Embedder
 
@@ -70,11 +69,9 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.InsertPassageResponse:
         """Stores one passage."""
         place = convert.to_place(request.archive_id, request.agent_id)
-        request_id = check_request_id(request.request_id)
+        key = convert.to_request(request)
         passages = await self._to_passages([request.passage], "passage")
-        stored = (await self._passages.insert(place, passages, self._template(place), request_id))[
-            0
-        ]
+        (stored,) = await self._passages.insert(place, passages, self._template(place), key)
         self._wake()
         return convert_passages.inserted_to_proto(stored)
 

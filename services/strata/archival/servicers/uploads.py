@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import reduce
 from hashlib import sha256
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
@@ -66,9 +67,7 @@ class PassageUpload:
                 place = await self._begin(message)
             _check_size(message)
             self._skip(message.skip_count)
-            fresh = self._compare_repeated(message.passages)
-            if fresh:
-                await self._store_next(place, fresh)
+            await self._store_fresh(place, message.passages)
             yield self._state
         if place is None or not self._state.received:
             raise invalid_field("passages", "at least one must be sent")
@@ -104,22 +103,31 @@ class PassageUpload:
             self._digest = self._state.digest
         return passages[max(0, durable) :]
 
-    async def _store_next(self, place: ArchiveRef, passages: Sequence[pb.NewPassage]) -> None:
-        if self._state.complete:
-            raise request_id_reused(self._request.id)
-        read = await self._read(passages, "passages")
-        for passage in passages:
-            self._note(passage)
-        self._state = await self._store.upload(
-            place, read, self._template(place), self._request, self._state, self._digest
-        )
-        self._wake()
+    async def _store_fresh(self, place: ArchiveRef, passages: Sequence[pb.NewPassage]) -> None:
+        """Compares the passages that are durable, and stores the others."""
+        fresh = self._compare_repeated(passages)
+        while fresh:
+            if self._state.complete:
+                raise request_id_reused(self._request.id)
+            read = await self._read(fresh, "passages")
+            digest = reduce(_digest_with, fresh, self._digest)
+            self._state = await self._store.upload(
+                place, read, self._template(place), self._request, self._state, digest
+            )
+            self._wake()
+            # A concurrent stream with this id may have stored others, or some of them.
+            fresh = self._compare_repeated(fresh)
 
     def _note(self, passage: pb.NewPassage) -> None:
         if self._digest:
-            data = passage.SerializeToString(deterministic=True)
-            self._digest = sha256(self._digest.encode() + data).hexdigest()
+            self._digest = _digest_with(self._digest, passage)
         self._position += 1
+
+
+def _digest_with(digest: str, passage: pb.NewPassage) -> str:
+    """Returns the digest of passages that are followed by another one."""
+    data = passage.SerializeToString(deterministic=True)
+    return sha256(digest.encode() + data).hexdigest()
 
 
 def _check_size(message: pb.UploadPassagesRequest) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.store.archives import missing_archive
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import request_id_reused
+from strata.shared.idempotency.request_table import answered_or
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.reindexing import FoundCounts, Phase, Reindex
 from strata.shared.search.reindexing.ledger import (
@@ -110,16 +112,32 @@ class EmbeddingAssignments:
             FailedPreconditionError: ``IN_USE``: a rebuild is running already.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
         """
+
+        async def find_answer() -> Reindex | None:
+            async with self._database.transaction(read_only=True) as connection:
+                return await _repeated(connection, archive_id, model, request_id)
+
+        return await answered_or(
+            self._start(archive_id, model, request_id, generation_of, default), find_answer
+        )
+
+    async def _start(
+        self,
+        archive_id: str,
+        model: str,
+        request_id: str,
+        generation_of: Callable[[str], Serving],
+        default: Serving,
+    ) -> Reindex:
         project = current_project()
         async with self._database.transaction() as connection:
             result = await connection.execute(_LOCK, {"project": project, "id": archive_id})
             row = result.one_or_none()
             if row is None:
                 raise missing_archive(archive_id)
-            if request_id:
-                again = await repeated_reindex(connection, SCHEMA, project, request_id)
-                if again is not None:
-                    return _same(again, archive_id, model, request_id)
+            again = await _repeated(connection, archive_id, model, request_id)
+            if again is not None:
+                return again
             source = generation_of(row.own_model) if row.own_model else default
             target = generation_of(model) if model else source
             job = await insert_reindex(
@@ -181,7 +199,13 @@ def own_model(generation: Serving) -> str:
     return generation.slot.partition(":")[2]
 
 
-def _same(job: Reindex, archive_id: str, model: str, request_id: str) -> Reindex:
-    if job.archive_id == archive_id and model in ("", job.target.model):
-        return job
-    raise request_id_reused(request_id)
+async def _repeated(
+    connection: AsyncConnection, archive_id: str, model: str, request_id: str
+) -> Reindex | None:
+    """Returns the rebuild that the request started; None if it is new."""
+    if not request_id:
+        return None
+    job = await repeated_reindex(connection, SCHEMA, current_project(), request_id)
+    if job is not None and (job.archive_id != archive_id or model not in ("", job.target.model)):
+        raise request_id_reused(request_id)
+    return job

@@ -43,7 +43,7 @@ from strata.archival.store.rows import (
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.idempotency.keys import RequestKey, check_same_request
+from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
 
 _LOCK = text(
     f"""
@@ -241,6 +241,9 @@ async def _answered(
         values = {"project": current_project(), "id": passage.id, "request": request.id}
         version = (await connection.execute(_ANSWERED, values)).one_or_none()
         if version is None:
+            # The same id may belong to a change of another passage.
+            if await RECEIPTS.keep(connection, request, passage.id) is None:
+                raise request_id_reused(request.id)
             return None
         digest = version.request_digest
         passage = replace(

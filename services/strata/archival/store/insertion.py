@@ -37,7 +37,7 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.shared.context import current_project
-from strata.shared.idempotency.keys import request_id_reused
+from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
 
 _MOST_VIOLATIONS = 20
 _NEAR_CHARS = 500
@@ -53,7 +53,12 @@ _RESOLVE = text(
           AND CASE WHEN :archive <> '' THEN id = :archive
                    ELSE own_agent_id = :agent AND own_agent_id <> '' END) a ON true
     LEFT JOIN (
-        SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
+        SELECT {PASSAGE_COLUMNS}, p.content_hash,
+               CASE WHEN p.revision = 1 THEN p.change_digest ELSE (
+                   SELECT v.request_digest FROM archival.passage_versions v
+                   WHERE v.project_id = :project AND v.passage_id = p.id AND v.revision = 1
+               ) END AS insert_digest
+        FROM archival.passages p
         WHERE p.project_id = :project AND p.request_id = :request AND p.request_id <> '') p ON true
     """
 )
@@ -71,10 +76,10 @@ _INSERT = text(
         SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
     ), added AS (
         INSERT INTO archival.passages (
-            {INSERT_COLUMNS}, update_time, near_ids, request_id, revision, indexed_revision,
-            deleted, purge)
+            {INSERT_COLUMNS}, update_time, near_ids, request_id, change_digest, revision,
+            indexed_revision, deleted, purge)
         SELECT :project, :archive, {RECORD_COLUMNS}, r.store_time, {near_sql("r")}, :request,
-               1, 0, false, false
+               :digest, 1, 0, false, false
         FROM record r
         ON CONFLICT DO NOTHING RETURNING id, tags, near_ids
     ), counted AS (
@@ -119,7 +124,7 @@ async def insert_passages(
     place: ArchiveRef,
     passages: Sequence[NewPassage],
     template: Archive,
-    request_id: str,
+    request: RequestKey,
 ) -> list[InsertedPassage]:
     """Stores passages in the caller's transaction; creates the agent's own archive if needed.
 
@@ -128,7 +133,7 @@ async def insert_passages(
         place: The archive, or the agent whose own archive is used.
         passages: The passages.
         template: The agent's own archive, if it must be created.
-        request_id: The request id, for a single passage; empty for none.
+        request: The request, for a single passage; with an empty id for several.
 
     Returns:
         For each passage, in order: the passage, or the existing one with the same text.
@@ -136,7 +141,7 @@ async def insert_passages(
     Raises:
         NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
         InvalidArgumentError: The archive cannot hold a passage.
-        AlreadyExistsError: ``REQUEST_ID_REUSED``: the request id was used for another passage.
+        AlreadyExistsError: ``REQUEST_ID_REUSED``: the request id was used for another request.
         UnavailableError: Concurrent changes of the same passages; send them again.
     """
     project = current_project()
@@ -144,11 +149,12 @@ async def insert_passages(
         "project": project,
         "archive": place.archive_id,
         "agent": place.agent_id,
-        "request": request_id,
+        "request": request.id,
+        "digest": request.digest,
     }
     row = (await connection.execute(_RESOLVE, values)).one()
     if row.id is not None:
-        return [_repeated(row, passages, request_id)]
+        return [_repeated(row, passages, request)]
     if row.target_archive_id is None:
         row = await _own_archive(connection, values, template)
     _check_passages(row, passages)
@@ -156,17 +162,25 @@ async def insert_passages(
     if row.time_to_live:
         hashes = [item.content_hash for item in passages]
         await destroy_expired_same(connection, project, row.target_archive_id, hashes)
-    return await _store(connection, values, passages)
+    return await _store(connection, values, passages, request)
 
 
 async def _store(
-    connection: AsyncConnection, values: dict[str, Any], passages: Sequence[NewPassage]
+    connection: AsyncConnection,
+    values: dict[str, Any],
+    passages: Sequence[NewPassage],
+    request: RequestKey,
 ) -> list[InsertedPassage]:
     archive_id = values["archive"]
     # In a thread, since encoding a large batch would block the event loop.
     records = await asyncio.to_thread(to_records, passages, archive_id)
     rows = await connection.execute(_INSERT, {**values, "records": records})
     added = {row.id: row for row in rows}
+    if request.id and not added:
+        # A concurrent call with the same id may have stored a passage since the first look.
+        row = (await connection.execute(_RESOLVE, values)).one()
+        if row.id is not None:
+            return [_repeated(row, passages, request)]
     known = await same_texts(
         connection, archive_id, [item.content_hash for item in passages if item.id not in added]
     )
@@ -263,8 +277,10 @@ def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passa
     )
 
 
-def _repeated(row: Any, passages: Sequence[NewPassage], request_id: str) -> InsertedPassage:
-    # After a change the passage no longer has the text of the request to compare.
-    if row.revision == 1 and [row.content_hash] != [item.content_hash for item in passages]:
-        raise request_id_reused(request_id)
+def _repeated(row: Any, passages: Sequence[NewPassage], request: RequestKey) -> InsertedPassage:
+    if row.insert_digest:
+        check_same_request(request.id, row.insert_digest, request.digest)
+    # An earlier release stored no digest, and a changed passage no longer has the text to compare.
+    elif row.revision == 1 and [row.content_hash] != [item.content_hash for item in passages]:
+        raise request_id_reused(request.id)
     return InsertedPassage(to_passage(row), duplicate=False)

@@ -23,6 +23,7 @@ from strata.archival.domain.passages import (
     Passage,
     TagMatch,
 )
+from strata.archival.domain.store import NOT_REPEATABLE
 from strata.archival.store.insertion import insert_passages
 from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
@@ -64,11 +65,15 @@ class PostgresPassageStore:
         self._database = database
 
     async def insert(
-        self, place: ArchiveRef, passages: Sequence[NewPassage], template: Archive, request_id: str
+        self,
+        place: ArchiveRef,
+        passages: Sequence[NewPassage],
+        template: Archive,
+        request: RequestKey = NOT_REPEATABLE,
     ) -> list[InsertedPassage]:
         """Stores passages; creates the agent's own archive if needed."""
         async with self._database.transaction() as connection:
-            return await insert_passages(connection, place, passages, template, request_id)
+            return await insert_passages(connection, place, passages, template, request)
 
     async def progress(self, request: RequestKey) -> UploadProgress:
         """Returns the stored progress of an upload."""
@@ -87,15 +92,14 @@ class PostgresPassageStore:
         seen: UploadProgress,
         digest: str,
     ) -> UploadProgress:
-        """Stores the next passages of an upload together with its progress."""
+        """Stores the next passages of an upload, unless a concurrent stream has stored some."""
         async with self._database.transaction() as connection:
             state = await self._state(connection, request, seen)
-            fresh = passages[state.received - seen.received :]
-            if state.complete and fresh:
-                raise request_id_reused(request.id)
-            if not fresh:
+            if state.received > seen.received:
                 return state
-            stored = await insert_passages(connection, place, fresh, template, "")
+            if state.complete:
+                raise request_id_reused(request.id)
+            stored = await insert_passages(connection, place, passages, template, NOT_REPEATABLE)
             state = state.plus(stored, digest)
             await RECEIPTS.answer(connection, request, _progress_to_json(state))
             return state

@@ -34,7 +34,7 @@ from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.idempotency.request_table import LostRaceError
+from strata.shared.idempotency.request_table import LostRaceError, answered_or
 
 ResultT = TypeVar("ResultT")
 
@@ -57,6 +57,16 @@ class PostgresBlockStore:
             ReplayedError: The request was done before.
             AbortedError: It lost every race (``EDIT_CONFLICT``).
         """
+
+        async def find_answer() -> None:
+            async with self._database.transaction(read_only=True) as connection:
+                await PostgresUnit(connection, request).check_request()
+
+        return await answered_or(self._mutate(request, work), find_answer)
+
+    async def _mutate(
+        self, request: RequestKey, work: Callable[[Unit], Awaitable[ResultT]]
+    ) -> ResultT:
         for _ in range(_ATTEMPTS):
             try:
                 async with self._database.transaction() as connection:

@@ -6,7 +6,9 @@ response and has no effect. There are two orders:
 - `claim` first and `answer` last: a concurrent repetition waits for the first transaction at the
   claim, and then gets its response.
 - `find` first and `record` last, for transactions that lock other rows first: of concurrent
-  transactions all but one fail with `LostRaceError` and are run again, see `run_once`.
+  transactions all but one fail with `LostRaceError` and are run again, see `run_once`. One that
+  waited for such a lock may also be refused because of the effect of the first, see
+  `answered_or`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, TypeVar
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.protocol.errors import UnavailableError
+from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db.database import Database
 from strata.shared.idempotency.keys import RequestKey, check_same_request
@@ -273,3 +275,25 @@ async def run_once(
         except LostRaceError:
             continue
     raise UnavailableError("Concurrent requests changed the same data; try again.", retry_after=0.1)
+
+
+async def answered_or(
+    work: Awaitable[ResultT], find_answer: Callable[[], Awaitable[ResultT | None]]
+) -> ResultT:
+    """Returns the result of `work`; if it is refused, the stored answer of a concurrent call.
+
+    The reason of the refusal may be the effect of a call with the same request id: its new name is
+    taken, or what it deleted is missing. That call committed after this one looked for an answer.
+
+    Args:
+        work: Carries out the request, and has no transaction open when it fails.
+        find_answer: Finds the answer that is stored for the request id, in a new transaction; None
+            if there is none. It raises an error if the id was used for another request.
+    """
+    try:
+        return await work
+    except StrataError:
+        answer = await find_answer()
+        if answer is None:
+            raise
+        return answer

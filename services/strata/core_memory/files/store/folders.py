@@ -17,7 +17,7 @@ from strata.core_memory.files.domain.files import (
 )
 from strata.core_memory.files.store.contents import drop_orphans
 from strata.core_memory.files.store.rows import FOLDER, to_folder
-from strata.core_memory.files.store.transactions import check_request, once
+from strata.core_memory.files.store.transactions import once
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -129,8 +129,6 @@ class PostgresFolderStore:
         async def work(connection: AsyncConnection) -> Folder:
             result = await connection.execute(_CREATE, _new_row(made))
             if result.rowcount == 0:
-                # A concurrent repetition of the request may have created it.
-                await check_request(connection, receipt.request)
                 raise folder_name_taken(made.name)
             return made
 

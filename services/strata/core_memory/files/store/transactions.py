@@ -12,7 +12,7 @@ from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.request_table import REQUESTS
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.idempotency.request_table import run_once
+from strata.shared.idempotency.request_table import answered_or, run_once
 
 ResultT = TypeVar("ResultT")
 
@@ -33,21 +33,20 @@ async def once(
     """
 
     async def attempt(connection: AsyncConnection) -> ResultT:
-        await check_request(connection, receipt.request)
+        await _check_request(connection, receipt.request)
         result = await work(connection)
         if receipt.request.id:
             await REQUESTS.record(connection, receipt.request, receipt.encode(result))
         return result
 
-    return await run_once(database, attempt)
+    async def find_answer() -> None:
+        async with database.transaction(read_only=True) as connection:
+            await _check_request(connection, receipt.request)
+
+    return await answered_or(run_once(database, attempt), find_answer)
 
 
-async def check_request(connection: AsyncConnection, request: RequestKey) -> None:
-    """Raises `ReplayedError` if the request was done before.
-
-    Raises:
-        AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
-    """
+async def _check_request(connection: AsyncConnection, request: RequestKey) -> None:
     response = await REQUESTS.find(connection, request)
     if response is not None:
         raise ReplayedError(response)

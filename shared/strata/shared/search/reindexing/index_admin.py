@@ -14,7 +14,7 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.convert.enums import EnumTable
-from strata.shared.idempotency.keys import check_request_id
+from strata.shared.idempotency.keys import check_request_id, request_id_reused
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.indexing.generations import Routes, Serving
@@ -122,6 +122,7 @@ class IndexAdmin:
         Raises:
             InvalidArgumentError: There is no such index or model.
             FailedPreconditionError: ``IN_USE``: another rebuild is not finished.
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
         """
         index, ledger, models = self._open(name)
         check_request_id(request_id)
@@ -132,6 +133,8 @@ class IndexAdmin:
             serving.slot, place.collection.generation(info.id), info.id, info.dim, info.normalized
         )
         job = await ledger.start(serving, target, await index.count(), request_id)
+        if job.target.slot != serving.slot or (model and job.target.model != info.id):
+            raise request_id_reused(request_id)
         self._wake()
         return to_proto(job)
 

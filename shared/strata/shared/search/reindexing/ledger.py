@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.db import Database
+from strata.shared.idempotency.request_table import answered_or
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.reindexing.state import CopyProgress, FoundCounts, Phase, Reindex
@@ -79,12 +80,21 @@ class Ledger:
         Raises:
             FailedPreconditionError: ``IN_USE``: another rebuild is not finished.
         """
+
+        async def find_answer() -> Reindex | None:
+            if not request_id:
+                return None
+            async with self._worker.system_transaction(read_only=True) as connection:
+                return await repeated_reindex(connection, self._sql.schema, "", request_id)
+
+        return await find_answer() or await answered_or(
+            self._start(source, target, total, request_id), find_answer
+        )
+
+    async def _start(
+        self, source: Serving, target: Serving, total: int, request_id: str
+    ) -> Reindex:
         async with self._worker.system_transaction() as connection:
-            if request_id:
-                again = {"project": "", "request": request_id}
-                row = (await connection.execute(self._sql.repeated, again)).one_or_none()
-                if row is not None:
-                    return _reindex(row)
             await connection.execute(self._sql.keep, asdict(source))
             row = (await connection.execute(self._sql.number, {"slot": source.slot})).one()
             numbered = f"{target.generation}-r{row.rebuilds}"
@@ -258,7 +268,7 @@ async def read_reindex(
 async def repeated_reindex(
     connection: AsyncConnection, schema: str, project_id: str, request_id: str
 ) -> Reindex | None:
-    """Returns the rebuild that a request started; for a connection of a tenant."""
+    """Returns the rebuild that a request started."""
     values = {"project": project_id, "request": request_id}
     row = (await connection.execute(_Statements(schema).repeated, values)).one_or_none()
     return None if row is None else _reindex(row)
