@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,15 @@ def test_schemes_are_case_insensitive_and_blanks_around_an_address_are_ignored(
 ) -> None:
     target_ = find(running, address=address, api_key="k")
     assert (target_.address, target_.tls is not None) == (target, tls)
+
+
+@pytest.mark.parametrize("options", [{"tls": True}, {"ca_file": Path("ca.pem")}])
+def test_tls_without_an_address_is_refused(running: DataFolder, options: dict[str, Any]) -> None:
+    for choice in (Choice(**options), Choice(data=running.path, **options)):
+        with pytest.raises(UsageError, match="give --address as well"):
+            find_target(choice, ClientSettings(data=running.path))
+    settings = ClientSettings(address="10.0.0.1:1", api_key="k", data=running.path)
+    assert find_target(Choice(tls=True), settings).tls is not None
 
 
 def test_an_http_address_contradicts_the_option_tls(running: DataFolder) -> None:

@@ -21,8 +21,8 @@ def find_target(choice: Choice, settings: ClientSettings) -> Target:
     """Returns address and key of the gateway; see `strata.client.target`.
 
     Raises:
-        UsageError: The address is not ``host:port``, the key is malformed, or a file of the
-            TLS settings cannot be used.
+        UsageError: The address is not ``host:port``, or missing although TLS is asked for, the key
+            is malformed, or a file of the TLS settings cannot be used.
         StrataError: No gateway can be found, or no key for it.
     """
     with _usage_errors():

@@ -377,7 +377,8 @@ async def connect(
         project: Name or id of the project that the key must belong to; empty for any.
         data: A data folder; takes precedence over the environment.
         timeout_s: Deadline of a unary call in seconds; None for none. Streams have none.
-        tls: Speak TLS; else ``STRATA_TLS``.
+        tls: Speak TLS; else ``STRATA_TLS``. It needs an address, as `ca_file` does: the Strata of a
+            data folder has no TLS.
         ca_file: PEM file of trusted certificate authorities; else ``STRATA_TLS_CA_FILE``, else the
             public ones. A client certificate is read from ``STRATA_TLS_CERTIFICATE_FILE`` and
             ``STRATA_TLS_KEY_FILE``.
@@ -386,7 +387,8 @@ async def connect(
         UnreachableError: There is no address and nothing runs on the data folder.
         UnauthenticatedError: There is no key (``CREDENTIALS_MISSING``).
         PermissionDeniedError: The key belongs to another project.
-        InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``.
+        InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``, or there is
+            none to speak TLS to.
         FailedPreconditionError: A file of the TLS settings cannot be used.
     """
     target = find_target(

@@ -38,7 +38,7 @@ class Choice:
     """Connection options of a caller; empty values are unset.
 
     Attributes:
-        tls: Speak TLS; implied by an address with ``https://`` and by a `ca_file`.
+        tls: Speak TLS, to an address only; implied by ``https://`` and by a `ca_file`.
         ca_file: PEM file of trusted certificate authorities.
     """
 
@@ -108,8 +108,8 @@ def find_target(
         UnreachableError: There is no address and nothing runs on the data folder.
         UnauthenticatedError: There is no key (``CREDENTIALS_MISSING``).
         PermissionDeniedError: The data folder belongs to another user.
-        InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``, or the
-            key has invalid characters.
+        InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``, the key has
+            invalid characters, or the caller asks for TLS and there is no address.
     """
     option_names = option_names or OptionNames()
     by_folder = choice.data is not None and not choice.address
@@ -128,6 +128,11 @@ def find_target(
             else f"Is {origin} right, does the gateway there speak TLS, and is its certificate for"
             " that name, of an authority in --ca-file (STRATA_TLS_CA_FILE) or a public one?",
             tls,
+        )
+    if choice.tls or choice.ca_file is not None:
+        raise InvalidArgumentError(
+            f"TLS is for a gateway with an address: give {option_names.address} as well. The Strata"
+            " of a data folder is reached on this machine, without TLS."
         )
     folder = folder_of(choice, settings)
     address = _running_address(folder)
