@@ -182,7 +182,7 @@ async def test_purging_deletes_every_version_and_vector_of_the_passage(stores: S
         ArchiveRef(agent_id=agent),
         [new_passage("private words", ("t",), vector=vector)],
         own_archive(agent, MODEL, 384, NOW),
-        "r0",
+        RequestKey("r0", "d"),
     )
     passage = made.passage
     await stores.history.update(passage.id, PassageChange(text=new_text("more private")), LATER)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import httpx
 import httpx2
 import pytest
@@ -422,6 +423,13 @@ async def test_a_repeated_message_starts_no_second_task(system: System) -> None:
     request = message("Hello.")
     async with client_of(system, agent, streaming=False) as client:
         first, second = await task_of(client, request), await task_of(client, request)
+        # As a week later: the answers to other requests of the agent loop are no longer stored.
+        connection = await asyncpg.connect(system.urls["agent_loop"].admin_url)
+        try:
+            await connection.execute("DELETE FROM agent_loop.requests")
+        finally:
+            await connection.close()
+        assert await task_of(client, request) == first
         with pytest.raises(InvalidParamsError):
             await task_of(client, message("Other.", message_id=request.message.message_id))
     assert first == second

@@ -8,6 +8,7 @@ from datetime import UTC
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import asyncpg
 import pytest
 
 from chat_messages import roles, user_message
@@ -552,6 +553,18 @@ async def test_conversations_are_listed_and_made_once(services: InnerServices) -
     first = (await services.agents.CreateConversation(request)).conversation
     again = (await services.agents.CreateConversation(request)).conversation
     assert first == again
+
+    # A week later the answer is no longer stored beside the conversation.
+    connection = await asyncpg.connect(services.urls["agent_loop"].admin_url)
+    try:
+        await connection.execute("DELETE FROM agent_loop.requests WHERE request_id = 'talk-1'")
+    finally:
+        await connection.close()
+    assert (await services.agents.CreateConversation(request)).conversation == first
+    request.title = "Play"
+    with pytest.raises(AlreadyExistsError) as raised:
+        await services.agents.CreateConversation(request)
+    assert raised.value.reason is Reason.REQUEST_ID_REUSED
 
     listing = pb.ListConversationsRequest(agent_id=made.agent.id)
     listed = await services.agents.ListConversations(listing)

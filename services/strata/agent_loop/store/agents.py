@@ -158,9 +158,10 @@ _REMOVE = text(
 _INSERT_CONVERSATION = text(
     f"""
     INSERT INTO agent_loop.conversations (
-        project_id, id, agent_id, title, forked_from_id, external_id
+        project_id, id, agent_id, title, forked_from_id, external_id, request_id, payload_hash
     )
-    SELECT :project, :id, a.id, :title, :forked_from_id, :external_id FROM agent_loop.agents a
+    SELECT :project, :id, a.id, :title, :forked_from_id, :external_id, :request, :payload_hash
+    FROM agent_loop.agents a
     WHERE a.project_id = :project AND a.id = :agent AND a.state = 'active'
     RETURNING {CONVERSATION_COLUMNS}
     """
@@ -172,6 +173,12 @@ _ACTIVE_CONVERSATION = f"""
       ON a.project_id = c.project_id AND a.id = c.agent_id AND a.state = 'active'
     WHERE c.project_id = :project
     """
+_REQUESTED_CONVERSATION = text(
+    f"""
+    SELECT {CONVERSATION_COLUMNS}, payload_hash FROM agent_loop.conversations
+    WHERE project_id = :project AND request_id = :request AND request_id <> ''
+    """
+)
 _CONVERSATION = text(f"{_ACTIVE_CONVERSATION} AND c.id = :id")
 _EXTERNAL_CONVERSATION = text(
     f"{_ACTIVE_CONVERSATION} AND c.agent_id = :agent AND c.external_id = :external_id"
@@ -324,8 +331,7 @@ class PostgresAgentStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answered = await REQUESTS.find(connection, request)
-        return to_conversation(answered) if answered is not None else None
+            return await _requested_conversation(connection, request)
 
     async def insert_conversation(
         self, conversation: Conversation, request: RequestKey
@@ -420,8 +426,8 @@ class PostgresAgentStore:
         self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         async with self._database.transaction() as connection:
-            if (answered := await REQUESTS.find(connection, request)) is not None:
-                return to_conversation(answered)
+            if (known := await _requested_conversation(connection, request)) is not None:
+                return known
             row = await _one(
                 connection,
                 _INSERT_CONVERSATION,
@@ -430,12 +436,34 @@ class PostgresAgentStore:
                 title=conversation.title,
                 forked_from_id=conversation.forked_from_id,
                 external_id=conversation.external_id,
+                request=request.id,
+                payload_hash=request.digest,
                 taken=conversation.external_id,
             )
             if row is None:
                 raise agent_not_found(conversation.agent_id)
             await REQUESTS.record(connection, request, answer(row))
             return to_conversation(row)
+
+
+async def _requested_conversation(
+    connection: AsyncConnection, request: RequestKey
+) -> Conversation | None:
+    """Returns the conversation that an earlier request made; None if the request is new.
+
+    An earlier release stores the request only in the table of requests.
+
+    Raises:
+        AlreadyExistsError: REQUEST_ID_REUSED.
+    """
+    answered = await REQUESTS.find(connection, request)
+    if answered is not None:
+        return to_conversation(answered)
+    row = await _one(connection, _REQUESTED_CONVERSATION, request=request.id)
+    if row is None:
+        return None
+    check_same_request(request.id, row["payload_hash"], request.digest)
+    return to_conversation(row)
 
 
 async def _activate_memory_agent(connection: AsyncConnection, agent_id: str) -> None:
@@ -492,7 +520,7 @@ async def _all(
                 raise AlreadyExistsError(
                     f"There is already an agent named {taken!r}.", metadata={"name": taken}
                 ) from error
-            case "agents_request":
+            case "agents_request" | "conversations_request":
                 raise LostRaceError from error
             case "conversations_external_id":
                 raise external_id_taken(taken) from error
