@@ -20,6 +20,7 @@ import grpc.aio
 from chat_messages import text_of, user_message
 from doubles.model_server import ModelServer
 from metering import Cost, Meter, SqlMeter
+from nested_transactions import refuse_nested_transactions
 from run_events import RunEvents, RunStream
 from strata.agent_loop.settings import EndpointSettings
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -310,6 +311,7 @@ async def open_system(
     telemetry, sql = Telemetry(), SqlMeter()
     async with AsyncExitStack() as stack:
         stack.enter_context(sql.on())
+        stack.enter_context(refuse_nested_transactions())
         model = await stack.enter_async_context(ModelServer())
         builder = await _Builder.make(databases, vectors, model, partitions or {})
         if shape is Shape.SOCKETS:
@@ -383,6 +385,8 @@ class _Builder:
         if spec.name in self.urls:
             values["database_url"] = self.urls[spec.name].service_url
             values["worker_database_url"] = self.urls[spec.name].worker_url
+            # As `strata up` has: three for one project, so that four calls at once need more.
+            values["pool_size"] = 4
             further = {name: urls[spec.name] for name, urls in self.partition_urls.items()}
             values["partition_database_urls"] = {
                 name: database.service_url for name, database in further.items()

@@ -1,0 +1,60 @@
+"""Fails calls that take a second connection of a database while they hold one for their project.
+
+A project has a share of the connections. If each of its calls held one and waited for a second one,
+none would go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.shared.db import Database
+
+
+@dataclass(eq=False)
+class _Holding:
+    """A transaction of a project, which is open or was."""
+
+    slots: object
+    is_open: bool = True
+
+
+_holdings: ContextVar[tuple[_Holding, ...]] = ContextVar("holdings", default=())
+
+
+@contextmanager
+def refuse_nested_transactions() -> Iterator[None]:
+    """Makes transactions and statements of projects fail inside a transaction of the same database.
+
+    Tasks that are started in a transaction count as inside of it until it ends. Transactions of the
+    worker role, which has no share, may be nested.
+    """
+    run, check_out = Database._run, Database._checkout
+
+    @asynccontextmanager
+    async def noting(
+        self: Database, begin: str, tenant: str, **options: Any
+    ) -> AsyncIterator[AsyncConnection]:
+        async with run(self, begin, tenant, **options) as connection:
+            holding = _Holding(self._slots)
+            open_ones = (one for one in _holdings.get() if one.is_open)
+            _holdings.set((*open_ones, holding))
+            try:
+                yield connection
+            finally:
+                holding.is_open = False
+
+    async def checking(self: Database, tenant: str) -> Any:
+        held = any(one.is_open and one.slots is self._slots for one in _holdings.get())
+        assert not (tenant and held), "a second connection is taken while one is held"
+        return await check_out(self, tenant)
+
+    with patch.object(Database, "_run", noting), patch.object(Database, "_checkout", checking):
+        yield
