@@ -131,7 +131,9 @@ class _OnApprovalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnApproval
     ON_APPROVAL_REJECT: _OnApproval.ValueType  # 1
     """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
     ON_APPROVAL_DENY: _OnApproval.ValueType  # 2
-    """Deny the requested calls, then run."""
+    """Deny the requested calls, then run. A message that is queued denies the approval that is open
+    when its turn comes, also one that is requested in the meantime.
+    """
 
 class OnApproval(_OnApproval, metaclass=_OnApprovalEnumTypeWrapper):
     """What to do with a message while the conversation waits for an approval."""
@@ -141,7 +143,9 @@ ON_APPROVAL_UNSPECIFIED: OnApproval.ValueType  # 0
 ON_APPROVAL_REJECT: OnApproval.ValueType  # 1
 """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
 ON_APPROVAL_DENY: OnApproval.ValueType  # 2
-"""Deny the requested calls, then run."""
+"""Deny the requested calls, then run. A message that is queued denies the approval that is open
+when its turn comes, also one that is requested in the meantime.
+"""
 Global___OnApproval: _TypeAlias = OnApproval  # noqa: Y015
 
 @_typing.final
