@@ -28,6 +28,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.dispatch.attempts import DispatchTerms
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
+from strata.shared.unstored_steps import step_not_stored
 
 
 @pytest.fixture
@@ -87,6 +88,35 @@ async def test_cancelled_turn_reports_its_stored_messages(services: ScriptedServ
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     assert (await gateway.run(events[0].run_id)).state == pb.RUN_STATE_CANCELLED
     assert len(services.turns.requests) == 1
+
+
+async def test_run_stays_cancelling_until_its_last_step_is_stored(
+    services: ScriptedServices,
+) -> None:
+    settled = plays(stored("cut off"), finished(run_event_pb2.STOP_REASON_CANCELLED))
+    attempts = 0
+
+    async def not_stored(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise step_not_stored()
+        assert run.state == pb.RUN_STATE_CANCELLING
+        async for event in settled(request):
+            yield event
+
+    services.turns.script = plays(started(), step(), NEVER)
+    services.turns.on_cancel = not_stored
+    gateway = await services.gateway()
+    events = []
+    async for response in gateway.send(services.new_agent()):
+        events.append(response.event)
+        if response.event.HasField("step_started"):
+            run = await gateway.cancel(response.event.run_id)
+    assert kinds(events)[-2:] == ["message_stored", "run_finished"]
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+    assert attempts == 3
+    assert (await gateway.run(events[0].run_id)).state == pb.RUN_STATE_CANCELLED
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "failed", "deadline"])

@@ -336,8 +336,12 @@ class Archival(Protocol):
 class Journal(Protocol):
     """The step journal, with the results of tool calls."""
 
-    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+    async def resume(self, key: JournalKey, step: int | None) -> StepRecord | None:
         """Takes the fence for a repeated dispatch; returns the step if it is journalled.
+
+        Args:
+            key: The dispatch.
+            step: Number of the step; None for the last one that was journalled.
 
         Raises:
             AbortedError: STALE_ATTEMPT.

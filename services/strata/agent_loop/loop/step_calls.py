@@ -69,6 +69,7 @@ class StepCalls:
         self._context = context
         self._record = record
         self._resumed = resumed
+        self._opened = False
         self._known_results = known_results or {}
         self._results: dict[str, ToolResult] = {**self._known_results, **record.results}
         self._unrecorded: list[ToolResult] = []
@@ -88,6 +89,11 @@ class StepCalls:
             for call in self._record.reply.tool_calls
             if call.id in self._results
         ]
+
+    @property
+    def is_journalled(self) -> bool:
+        """Whether the reply is in the journal."""
+        return self._resumed or self._opened
 
     @property
     def overridden(self) -> dict[str, str]:
@@ -111,6 +117,7 @@ class StepCalls:
             context, record = self._context, self._record
             # The provider charged for the reply: repeat the write until the journal takes it.
             await until_available(lambda: context.journal.open_step(context.key, record))
+            self._opened = True
 
     async def run(self) -> None:
         """Runs the calls until each has a result.

@@ -69,7 +69,7 @@ from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
-from strata.protocol.errors import StrataError
+from strata.protocol.errors import StrataError, passes
 from strata.protocol.images import MAX_IMAGES_BYTES
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
@@ -88,6 +88,8 @@ class Steps:
     Attributes:
         step: Number of the current or last step; 0 before the first.
         settled: Steps of the run that settled approval requests without asking the model.
+        unstored: Whether the last step of the cancelled run is journalled for a later attempt,
+            since recall could not store it.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Steps:
         stats: ArchivalStats | None,
     ) -> None:
         self.step = 0
+        self.unstored = False
         self.settled = settled_steps(begun.committed_messages)
         self._settling = False
         self._control = control
@@ -483,7 +486,9 @@ class Steps:
     async def _commit_interrupted(self, record: StepRecord, calls: StepCalls) -> None:
         for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
             await self._sink.emit(ToolFinished(result))
-        await self._commit_at_end(record, self._messages(record, calls), calls.results)
+        messages = self._messages(record, calls)
+        if not await self._commit_at_end(record, messages, calls.results):
+            await self._keep_for_later(record, calls)
 
     async def _commit_reply(self, record: StepRecord, messages: list[Message]) -> None:
         """Commits a step none of whose calls runs.
@@ -494,25 +499,50 @@ class Steps:
         try:
             await self._commit(record, messages)
         except asyncio.CancelledError:
-            if self._control.over:
-                await self._commit_at_end(record, messages)
+            # A request for approval is not journalled: no later attempt may run its calls.
+            if (
+                self._control.over
+                and not await self._commit_at_end(record, messages)
+                and not record.reply.tool_calls
+            ):
+                await self._keep_for_later(record)
             raise
 
     async def _commit_at_end(
         self, record: StepRecord, messages: list[Message], results: Sequence[ToolResult] = ()
-    ) -> None:
-        """Commits the last step of a run that is being ended."""
+    ) -> bool:
+        """Commits the last step of a run that is being ended; returns whether it is stored.
+
+        A step that recall refuses counts as stored: no attempt can store it.
+        """
         # Cleanup time is short: this commit does not yield to other turns.
         work = self._ports.work.of(background=False)
-        await self._shielded(self._commit(record, messages, results, work))
+        error = await self._shielded(self._commit(record, messages, results, work))
+        return error is None or (isinstance(error, StrataError) and not passes(error))
 
-    async def _shielded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _keep_for_later(self, record: StepRecord, calls: StepCalls | None = None) -> None:
+        """Journals the last step of a cancelled run, so that a later attempt stores it."""
+        if self._control.timed_out:
+            return
+
+        async def write() -> None:
+            if calls is None or not calls.is_journalled:
+                await self._ports.journal.open_step(self._key, record)
+            if calls is not None:
+                await calls.keep()
+
+        self.unstored = await self._shielded(write()) is None
+
+    async def _shielded(self, work: Coroutine[Any, Any, None]) -> StrataError | TimeoutError | None:
+        """Runs `work` although the turn is cancelled; returns the error that it failed with."""
         try:
             await shielded(work, seconds=CLEANUP_S)
         except (StrataError, TimeoutError) as error:
             # A newer attempt finds the step in the journal, if it was journalled.
             run_id = self._key.run_id
             _log.warning("an interrupted step was not stored", run_id=run_id, error=repr(error))
+            return error
+        return None
 
     async def _commit(
         self,
@@ -544,7 +574,7 @@ class Steps:
     ) -> list[Message]:
         """Returns the messages that a step stores: the reply, its returns, and a heartbeat."""
         messages = [self._assistant(record, calls.overridden if calls is not None else {})]
-        if calls is not None:
+        if calls is not None and record.reply.tool_calls:
             messages.append(self._returns(record, calls.results))
         # After the last step the model would not see it.
         if reminder is not None and record.step < self._last_step:

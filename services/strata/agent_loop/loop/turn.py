@@ -64,7 +64,7 @@ from strata.agent_loop.memory_inputs.documents import document_input
 from strata.agent_loop.memory_inputs.message_buffer import buffer_of
 from strata.agent_loop.memory_inputs.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.memory_inputs.voice_transcripts import voice_transcript_input
-from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError, passes
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError
@@ -73,8 +73,10 @@ from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance, Taint
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import FILE_TOOLS, MEMORIES_STORED, STORE_MEMORIES
+from strata.shared.unstored_steps import step_not_stored
 from strata.shared.usage import Usage
 
+_SETTLE_S = 9.0
 _LOOK_S = 0.1
 
 _log = get_logger(__name__)
@@ -141,9 +143,11 @@ class Turn:
             while task.cancelling():
                 task.uncancel()
         if self._steps is None and self._key.attempt > 1:
-            await self._settle()
+            await self._settle_if_possible()
         elif self._begun is not None and not self._has_reported_begin:
             await self._emit_begun(self._begun)
+        if self._steps is not None and self._steps.unstored:
+            raise step_not_stored()
         if self._control.late:
             await self._end(out_of_time().stop_reason, out_of_time().failure)
         else:
@@ -220,6 +224,21 @@ class Turn:
 
     async def _earlier_attempt_finishes(self) -> bool:
         return await until_available(lambda: self._ports.journal.is_finishing(self._key))
+
+    async def _settle_if_possible(self) -> None:
+        """Commits the step that an earlier attempt has journalled.
+
+        Raises:
+            UnavailableError: A step may be left, and recall is away; see `step_not_stored`.
+        """
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                await self._settle()
+        except (StrataError, TimeoutError) as error:
+            if self._control.late or (isinstance(error, StrataError) and not passes(error)):
+                raise
+            if await self._ports.journal.resume(self._key, None) is not None:
+                raise step_not_stored() from error
 
     async def _settle(self) -> None:
         """Commits the step that an earlier attempt of the cancelled run has journalled."""

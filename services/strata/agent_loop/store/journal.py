@@ -150,7 +150,7 @@ class PostgresJournal:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+    async def resume(self, key: JournalKey, step: int | None) -> StepRecord | None:
         """Fences off earlier dispatches of the run; returns the step if it is journalled."""
         return await self._take_over(key, step)
 

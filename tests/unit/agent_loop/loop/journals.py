@@ -53,13 +53,13 @@ class Journal:
     async def is_finishing(self, key: JournalKey) -> bool:
         return self.finishing.get(key.run_id, key.attempt) < key.attempt
 
-    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+    async def resume(self, key: JournalKey, step: int | None) -> StepRecord | None:
         self._fate.step()
         attempt, record = self.rows.get(key.run_id, (0, None))
         if attempt > key.attempt:
             raise stale()
         self.rows[key.run_id] = (key.attempt, record)
-        return record if record is not None and record.step == step else None
+        return record if record is not None and step in (None, record.step) else None
 
     async def close(self, key: JournalKey) -> StepRecord | None:
         self._fate.step()

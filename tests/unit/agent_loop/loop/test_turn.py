@@ -18,6 +18,7 @@ from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCa
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats, CommittedStep, StepCommit
 from strata.agent_loop.domain.run.events import (
+    MessageStored,
     ModelRequestSent,
     ReplyReceived,
     StepRestarted,
@@ -38,6 +39,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
+from strata.shared.unstored_steps import is_step_not_stored
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.in_memory_ports import Sink
 from unit.agent_loop.loop.journals import Died
@@ -510,7 +512,7 @@ async def test_a_run_dispatched_after_its_deadline_stores_the_unfinished_step(
     harness, request = await cut_in_a_step()
     batches, resume = len(harness.tools.batches), harness.journal.resume
 
-    async def from_a_database(key: JournalKey, step: int) -> StepRecord | None:
+    async def from_a_database(key: JournalKey, step: int | None) -> StepRecord | None:
         for _ in range(5):
             await asyncio.sleep(0)
         return await resume(key, step)
@@ -529,12 +531,68 @@ async def test_a_run_dispatched_after_its_deadline_stores_the_unfinished_step(
     assert "cancelled" not in content(harness, 3, 1)
 
 
+@pytest.mark.parametrize("kind", ["plain", "with calls"])
+async def test_step_of_a_cancelled_run_is_stored_when_recall_is_back(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.agent_loop.loop.steps.CLEANUP_S", 0.05)
+    harness, control, sink = LoopHarness(), TurnControl(), Sink()
+    harness.model.replies = [reply("Hello.") if kind == "plain" else harness.calls("acts")]
+    commit, begin, tried = harness.recall.commit_step, harness.recall.begin_turn, asyncio.Event()
+
+    async def away(*_: Any, **__: Any) -> Any:
+        tried.set()
+        raise UnavailableError("down")
+
+    harness.recall.commit_step = away  # type: ignore[method-assign]
+    request = harness.request()
+    task = asyncio.create_task(Turn(harness.ports, request, sink, control).run())
+    await tried.wait()
+    control.cancelled = True
+    task.cancel()
+    with pytest.raises(UnavailableError) as raised:
+        await task
+    assert is_step_not_stored(raised.value)
+    assert roles(harness) == ["system", "user"]
+
+    harness.recall.begin_turn = away  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError) as raised:
+        await harness.run(replace(request, attempt=2, cancelled=True))
+    assert is_step_not_stored(raised.value)
+
+    harness.recall.commit_step = commit  # type: ignore[method-assign]
+    harness.recall.begin_turn = begin  # type: ignore[method-assign]
+    sink = await harness.run(replace(request, attempt=3, cancelled=True))
+    assert sink.outcome.stop_reason is StopReason.CANCELLED
+    if kind == "plain":
+        assert roles(harness) == ["system", "user", "assistant"]
+    else:
+        assert roles(harness) == ["system", "user", "assistant", "tool"]
+        [tool_return] = harness.recall.messages[3].tool_returns
+        assert tool_return.status is ToolStatus.OK
+    assert [event.message.role for event in sink.of(MessageStored)] == [
+        message.role for message in harness.recall.messages[2:]
+    ]
+    assert len(harness.model.requests) == 1
+
+
+async def test_cancelled_run_without_a_step_waits_for_nothing() -> None:
+    harness = LoopHarness()
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise UnavailableError("down")
+
+    harness.recall.begin_turn = away  # type: ignore[method-assign]
+    sink = await harness.run(replace(harness.request(), attempt=2, cancelled=True))
+    assert sink.outcome.stop_reason is StopReason.CANCELLED
+
+
 async def test_a_run_cancelled_while_it_loads_an_unfinished_step_stores_it() -> None:
     harness, request = await cut_in_a_step()
 
     control, looked, resume = TurnControl(), asyncio.Event(), harness.journal.resume
 
-    async def look(key: JournalKey, step: int) -> StepRecord | None:
+    async def look(key: JournalKey, step: int | None) -> StepRecord | None:
         if not looked.is_set():
             looked.set()
             await asyncio.Event().wait()

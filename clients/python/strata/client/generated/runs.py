@@ -143,6 +143,7 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         """Stops a run: the model call is aborted, the running tool is killed, what is committed
         stays; runs of other agents that it waits for are stopped too.
 
+        While its last step cannot be stored, it stays CANCELLING, at most until its deadline.
         Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
 
         Args:

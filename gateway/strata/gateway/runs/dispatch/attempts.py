@@ -23,7 +23,8 @@ class DispatchTerms:
         max_attempts: See `MAX_ATTEMPTS`.
         first_pause_s: Pause before the second dispatch; it doubles from there.
         longest_pause_s: Longest pause between dispatches.
-        settle_s: Time for agent_loop to end a turn that was cancelled or has passed its deadline.
+        settle_s: Time for agent_loop to end a turn that was cancelled or has passed its deadline:
+            twice ten seconds, to store a step or else to journal it.
         max_memory_runs: Maximum number of concurrent runs of memory agents in this gateway, in
             addition to max_runs.
         max_memory_runs_of_project: Maximum number of them per project.
@@ -38,7 +39,7 @@ class DispatchTerms:
     max_attempts: int = MAX_ATTEMPTS
     first_pause_s: float = 0.2
     longest_pause_s: float = 5.0
-    settle_s: float = 10.0
+    settle_s: float = 20.0
     max_runs: int = 1000
     max_memory_runs: int = 8
     max_memory_runs_of_project: int = 2

@@ -47,6 +47,7 @@ from strata.shared.logs import get_logger
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.stop_reasons import StopReason
 from strata.shared.telemetry import Telemetry
+from strata.shared.unstored_steps import is_step_not_stored
 
 ResultT = TypeVar("ResultT")
 
@@ -404,16 +405,19 @@ class Dispatcher:
                 return outcome
             if active.abandoned:
                 return None
-            if active.cancelled.is_set() and (over or outcome is None):
+            # The run stays in the state CANCELLING until its last step is stored.
+            waits = is_step_not_stored(outcome) and self._remaining(active) > 0
+            if active.cancelled.is_set() and (over or outcome is None) and not waits:
                 return self._run_finished(active, StopReason.CANCELLED)
-            if over or outcome is None:
+            if outcome is None or (over and not waits):
                 return self._run_failed(active, error)
             error = outcome
             failures.note(error, active.live.progress, broke_off=active.live.has_responded)
             if failures.exhausted(error):
                 return self._run_failed(active, error)
             active.work.pause()
-            await self._pause(active, min(failures.pause(error), max(self._remaining(active), 0.0)))
+            pause = min(failures.pause(error), max(self._remaining(active), 0.0))
+            await (asyncio.sleep(pause) if waits else self._pause(active, pause))
             if not active.abandoned:
                 _log.warning("turn dispatched again", reason=error.reason, error=repr(error))
                 await self._until_stored(active, active.live.redispatch)

@@ -47,7 +47,8 @@ class RunServiceStub:
     """Lists runs, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
     """Stops a run: the model call is aborted, the running tool is killed, what is
-    committed stays; runs of other agents that it waits for are stopped too.
+    committed stays; runs of other agents that it waits for are stopped too. While its last
+    step cannot be stored, it stays CANCELLING, at most until its deadline.
     Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
     """
     RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
@@ -162,7 +163,8 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.CancelRunRequest, _abc.Awaitable[_run_service_pb2.CancelRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.CancelRunResponse]:
         """Stops a run: the model call is aborted, the running tool is killed, what is
-        committed stays; runs of other agents that it waits for are stopped too.
+        committed stays; runs of other agents that it waits for are stopped too. While its last
+        step cannot be stored, it stays CANCELLING, at most until its deadline.
         Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
         """
 
