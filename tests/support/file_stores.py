@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from gates import WAITING_SESSIONS
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.files.domain.files import (
@@ -83,12 +84,8 @@ class Stores:
 
     async def is_waiting(self) -> bool:
         """Whether a session waits for a lock in this database."""
-        statement = text(
-            "SELECT count(*) FROM pg_locks WHERE NOT granted AND (database IS NULL"
-            " OR database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
-        )
         async with self.database.transaction() as connection:
-            return bool((await connection.execute(statement)).scalar_one())
+            return bool((await connection.execute(text(WAITING_SESSIONS))).scalar_one())
 
     async def read(self, file: File, lines: str = "hello") -> None:
         count = len(lines.splitlines())

@@ -1,4 +1,4 @@
-"""Stops a process in the middle of its writes, by a trigger of PostgreSQL.
+"""Stops a process or a transaction in the middle of its writes, by a trigger of PostgreSQL.
 
 A test that kills a process in the middle of its work cannot rely on polling: on a busy machine a
 poll would be too late.
@@ -11,6 +11,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+
+from polling import eventually
+
+WAITING_SESSIONS = (
+    "SELECT count(*) FROM pg_locks WHERE NOT granted AND (database IS NULL"
+    " OR database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
+)
+"""SQL: how many sessions wait for a lock in this database."""
 
 _KEY = 20_261_122
 _FUNCTION = f"""
@@ -52,3 +60,12 @@ async def gate(
         await connection.execute(f"DROP TRIGGER gate ON {table}")
     finally:
         await connection.close()
+
+
+async def waiting_sessions(connection: asyncpg.Connection[Any], count: int) -> None:
+    """Waits until exactly `count` sessions wait for a lock in the database of a connection."""
+
+    async def are_waiting() -> bool:
+        return bool(await connection.fetchval(WAITING_SESSIONS) == count)
+
+    await eventually(are_waiting)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from callers import as_project
+from gates import gate, waiting_sessions
 from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
-from strata.recall.domain.messages import Compaction, Message, Step
+from strata.recall.domain.messages import Compaction, Message, Step, StoredImage
 from strata.recall.store import (
     PostgresMessageStore,
     PostgresPinStore,
@@ -346,6 +347,51 @@ async def test_many_messages_of_an_agent_are_deleted_in_several_transactions(
         assert left.all() == []
     with pytest.raises(NotFoundError):
         await store.get(conversation.id)
+
+
+async def test_a_step_that_is_committed_meanwhile_is_deleted_with_its_agent(
+    conversation: Conversation, database: Database, urls: Any
+) -> None:
+    store, run = conversation.store, new_id("run")
+    await conversation.begin(run, "Hello")
+    step = conversation.step(run, 1, "Hi")
+    image = StoredImage("image-1", "image/png", b"1")
+    step = replace(step, messages=(replace(step.messages[0], images=(image,)),))
+    inserted = f"NEW.agent_id = '{conversation.agent}'"
+    async with gate(urls.admin_url, "recall.messages", "INSERT", inserted) as connection:
+        committing = asyncio.create_task(store.commit_step(step))
+        await waiting_sessions(connection, 1)
+        deleting = asyncio.create_task(store.delete_agent(conversation.agent))
+        await waiting_sessions(connection, 2)
+    await committing
+    assert await deleting == 3
+    assert await rows_left(database) == 0
+
+
+async def test_a_window_that_is_opened_meanwhile_is_deleted_with_its_agent(
+    conversation: Conversation, database: Database, urls: Any
+) -> None:
+    store, second = conversation.store, Conversation(conversation.store)
+    second.agent = conversation.agent
+    opened = f"NEW.agent_id = '{conversation.agent}'"
+    async with gate(urls.admin_url, "recall.windows", "INSERT", opened) as connection:
+        opening = asyncio.create_task(second.open())
+        await waiting_sessions(connection, 1)
+        deleting = asyncio.create_task(store.delete_agent(conversation.agent))
+        await waiting_sessions(connection, 2)
+    await opening
+    assert await deleting == 2
+    with pytest.raises(NotFoundError) as caught:
+        await second.open()
+    assert caught.value.reason is Reason.AGENT_NOT_FOUND
+    assert await rows_left(database) == 0
+
+
+async def rows_left(database: Database) -> int:
+    tables = ("messages", "message_images", "images", "turns", "windows")
+    counts = " + ".join(f"(SELECT count(*) FROM recall.{table})" for table in tables)
+    async with database.transaction(read_only=True) as connection:
+        return int((await connection.execute(text(f"SELECT {counts}"))).scalar_one())
 
 
 async def test_deleting_an_agent_keeps_the_others(

@@ -27,7 +27,11 @@ class WindowStore(Protocol):
     async def open(
         self, conversation_id: str, agent_id: str, messages: Sequence[Message], language: str
     ) -> Window:
-        """Creates a window; MUST return an existing one unchanged."""
+        """Creates a window; MUST return an existing one unchanged.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND``: the agent was deleted a moment ago.
+        """
         ...
 
     async def get(self, conversation_id: str) -> Window:

@@ -215,6 +215,20 @@ _EVICT = text(
     WHERE project_id = :project AND conversation_id = :conversation
     """
 )
+# Both are locked first, so that the next statement sees the windows that running transactions open
+# and what they add to others.
+_LOCK_AGENT = "(hashtextextended('agent ' || :project || '/' || :agent, 0))"
+_LOCK_EXISTING = text(f"SELECT pg_advisory_xact_lock_shared{_LOCK_AGENT}")
+_LOCK_DELETED = text(f"SELECT pg_advisory_xact_lock{_LOCK_AGENT}")
+_LOCK_WINDOWS = text(
+    """
+    SELECT conversation_id FROM recall.windows WHERE project_id = :project AND agent_id = :agent
+    ORDER BY conversation_id FOR UPDATE
+    """
+)
+_IS_DELETED = text(
+    "SELECT 1 FROM recall.forgotten_agents WHERE project_id = :project AND agent_id = :agent"
+)
 # An agent may have a million messages, which one statement would not delete in its time.
 _DELETED_AT_ONCE = 10_000
 _DELETE = text(
@@ -254,13 +268,16 @@ class PostgresWindowStore:
     ) -> Window:
         """Creates a window, or returns the existing one."""
         project = current_project()
+        of_agent = {"project": project, "agent": agent_id}
         async with self._database.transaction() as connection:
+            await connection.execute(_LOCK_EXISTING, of_agent)
+            if (await connection.execute(_IS_DELETED, of_agent)).one_or_none() is not None:
+                raise _deleted(agent_id)
             opened = await connection.execute(
                 _OPEN,
                 {
-                    "project": project,
+                    **of_agent,
                     "conversation": conversation_id,
-                    "agent": agent_id,
                     "language": language,
                     **_new_rows(messages),
                 },
@@ -372,6 +389,8 @@ class PostgresWindowStore:
         while True:
             # The windows go with the first messages, so that none names a message that is missing.
             async with self._database.transaction() as connection:
+                await connection.execute(_LOCK_DELETED, values)
+                await connection.execute(_LOCK_WINDOWS, values)
                 row = (await connection.execute(_DELETE, values)).one()
                 await delete_unused_images(connection, project, row.images)
             count = int(row.message_count)
@@ -586,6 +605,12 @@ def _missing(conversation_id: str) -> NotFoundError:
         f"Conversation {conversation_id} has no window.",
         reason=Reason.WINDOW_NOT_FOUND,
         metadata={"id": conversation_id},
+    )
+
+
+def _deleted(agent_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"Agent {agent_id} was deleted.", reason=Reason.AGENT_NOT_FOUND, metadata={"id": agent_id}
     )
 
 

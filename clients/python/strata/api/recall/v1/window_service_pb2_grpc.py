@@ -92,6 +92,7 @@ class WindowServiceServicer:
     def OpenWindow(self, request, context):
         """Creates the window of a conversation with its first messages. Repeating it
         for a conversation that has a window returns that window unchanged.
+        NOT_FOUND (AGENT_NOT_FOUND): the agent was deleted a moment ago.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

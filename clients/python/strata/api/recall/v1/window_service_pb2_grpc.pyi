@@ -23,6 +23,7 @@ class WindowServiceStub:
     OpenWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.OpenWindowRequest, _window_service_pb2.OpenWindowResponse]
     """Creates the window of a conversation with its first messages. Repeating it
     for a conversation that has a window returns that window unchanged.
+    NOT_FOUND (AGENT_NOT_FOUND): the agent was deleted a moment ago.
     """
     GetWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.GetWindowRequest, _window_service_pb2.GetWindowResponse]
     """Returns the window. NOT_FOUND (WINDOW_NOT_FOUND)."""
@@ -70,6 +71,7 @@ class WindowServiceServicer:
     ) -> _abc.Awaitable[_window_service_pb2.OpenWindowResponse]:
         """Creates the window of a conversation with its first messages. Repeating it
         for a conversation that has a window returns that window unchanged.
+        NOT_FOUND (AGENT_NOT_FOUND): the agent was deleted a moment ago.
         """
 
     def GetWindow(
