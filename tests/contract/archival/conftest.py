@@ -31,8 +31,13 @@ def project() -> Iterator[str]:
 
 
 @pytest.fixture
-async def stores(databases: Any) -> AsyncIterator[Stores]:
-    opened = Stores.opened(await databases.of(MIGRATIONS))
+async def urls(databases: Any) -> Any:
+    return await databases.of(MIGRATIONS)
+
+
+@pytest.fixture
+async def stores(urls: Any) -> AsyncIterator[Stores]:
+    opened = Stores.opened(urls)
     yield opened
     await opened.close()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from archival_stores import DIM, MODEL, NOW, Stores, archive, new_passage, new_text
 from callers import as_project
+from gates import gate, waiting_sessions
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter
@@ -248,6 +250,49 @@ async def test_a_large_archive_is_deleted_in_several_transactions(
     async with stores.database.transaction() as connection:
         rows = await connection.execute(text("SELECT text, purge FROM archival.passages"))
         assert [tuple(row) for row in rows] == [("", True)] * count
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_a_passage_that_is_stored_meanwhile_is_deleted_with_its_archive(
+    stores: Stores, urls: Any, own: bool
+) -> None:
+    agent = new_id("agent")
+    (stored,) = await stores.insert(agent, "before")
+    async with gate(urls.admin_url, "archival.archives", "UPDATE", "true") as connection:
+        # It has stored the passage, and counts it.
+        inserting = asyncio.create_task(stores.insert(agent, "meanwhile"))
+        await waiting_sessions(connection, 1)
+        archives = stores.archives
+        deletion = archives.release(agent) if own else archives.delete(stored.passage.archive_id)
+        deleting = asyncio.create_task(deletion)
+        await waiting_sessions(connection, 2)
+    await inserting
+    await deleting
+    assert await texts_left(stores) == {""}
+
+
+async def test_an_archive_that_is_deleted_meanwhile_takes_no_passage(
+    stores: Stores, urls: Any
+) -> None:
+    made = await stores.archives.create(archive("notes"), "", RequestKey())
+    async with gate(urls.admin_url, "archival.passages", "INSERT", "true") as connection:
+        inserting = asyncio.create_task(
+            stores.passages.insert(
+                ArchiveRef(archive_id=made.id), [new_passage("late")], archive("x")
+            )
+        )
+        # It has read which archive it stores in, and locked nothing yet.
+        await waiting_sessions(connection, 1)
+        await stores.archives.delete(made.id)
+    with pytest.raises(NotFoundError) as caught:
+        await inserting
+    assert caught.value.reason is Reason.ARCHIVE_NOT_FOUND
+    assert await texts_left(stores) == set()
+
+
+async def texts_left(stores: Stores) -> set[str]:
+    async with stores.database.transaction(read_only=True) as connection:
+        return set(await connection.scalars(text("SELECT text FROM archival.passages")))
 
 
 async def test_deleting_an_archive_deletes_the_text_of_its_passages(stores: Stores) -> None:

@@ -81,6 +81,11 @@ _PREPARE = text(
 _KNOWN = text("SELECT 1 FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
 # The foreign key deletes its attachments.
 _FORGET = text("DELETE FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
+# Locked first, so that the next statement sees the passages that running transactions have stored.
+_LOCK_ARCHIVES = text(
+    "SELECT id FROM archival.archives"
+    " WHERE project_id = :project AND (id = :id OR own_agent_id = :own) ORDER BY id FOR UPDATE"
+)
 # Texts are deleted at once; tombstones stay until the passages are removed from the index.
 _DELETE = text(
     f"""
@@ -321,7 +326,9 @@ class PostgresArchiveStore:
         return int(large.passage_count)
 
     async def _delete(self, connection: AsyncConnection, archive_id: str, own: str) -> Any:
-        return (await connection.execute(_DELETE, _archive_values(archive_id, own))).one()
+        values = _archive_values(archive_id, own)
+        await connection.execute(_LOCK_ARCHIVES, values)
+        return (await connection.execute(_DELETE, values)).one()
 
     async def _read(self, connection: AsyncConnection, archive_id: str) -> Archive:
         result = await connection.execute(_GET, {"project": current_project(), "id": archive_id})

@@ -84,7 +84,7 @@ _INSERT = text(
         ON CONFLICT DO NOTHING RETURNING id, tags, near_ids
     ), counted AS (
         UPDATE archival.archives SET passage_count = passage_count + (SELECT count(*) FROM added)
-        WHERE project_id = :project AND id = :archive
+        WHERE project_id = :project AND id = :archive RETURNING id
     ), tagged AS (
         INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)
         SELECT :project, :archive, tag, count(*) FROM added, unnest(added.tags) AS tag
@@ -98,7 +98,7 @@ _INSERT = text(
         SELECT :project, r.id, r.model, decode(r.vector, 'base64')
         FROM record r JOIN added ON added.id = r.id WHERE r.vector IS NOT NULL
     )
-    SELECT id, near_ids, ARRAY(
+    SELECT id, near_ids, EXISTS (SELECT FROM counted) AS archive_exists, ARRAY(
         SELECT left(n.text, {_NEAR_CHARS})
         FROM unnest(a.near_ids) WITH ORDINALITY AS near (id, place)
         JOIN archival.passages n ON n.project_id = :project AND n.id = near.id
@@ -171,11 +171,20 @@ async def _store(
     passages: Sequence[NewPassage],
     request: RequestKey,
 ) -> list[InsertedPassage]:
+    """Stores new passages in an existing archive.
+
+    Raises:
+        NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
+        UnavailableError: A passage with the same text was deleted meanwhile.
+    """
     archive_id = values["archive"]
     # In a thread, since encoding a large batch would block the event loop.
     records = await asyncio.to_thread(to_records, passages, archive_id)
     rows = await connection.execute(_INSERT, {**values, "records": records})
     added = {row.id: row for row in rows}
+    if not all(row.archive_exists for row in added.values()):
+        # It was deleted after it was read.
+        raise missing_agent(values["agent"]) if values["agent"] else missing_archive(archive_id)
     if request.id and not added:
         # A concurrent call with the same id may have stored a passage since the first look.
         row = (await connection.execute(_RESOLVE, values)).one()
