@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,10 +15,13 @@ from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.run_tokens import RunTokenAuthenticator
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
+from strata.gateway.deletions.store import PostgresAgentDeletions
+from strata.gateway.deletions.worker import AgentDeletions
 from strata.gateway.due_work import DueKind, DueWork
 from strata.gateway.groups.holders import SwarmHolders
 from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.migrations import MIGRATIONS
+from strata.gateway.project_callers import ProjectCallers
 from strata.gateway.registry import (
     PROXIED_SERVICES,
     public_services,
@@ -52,7 +55,7 @@ from strata.gateway.schedules.domain import ScheduleTerms
 from strata.gateway.schedules.runner import ScheduleRunner
 from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.servicers.admin import AdminServicer
-from strata.gateway.servicers.proxy import AfterSuccess, proxied_service
+from strata.gateway.servicers.proxy import AfterSuccess, Around, proxied_service
 from strata.gateway.servicers.run_follow import RunFollowServicer
 from strata.gateway.servicers.runs import RunServicer
 from strata.gateway.servicers.schedules import ScheduleServicer
@@ -119,6 +122,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     )
     agent_loop = wiring.channel("agent_loop")
     agents = AgentDirectory(agent_loop, wiring.clock, ttl_s=timing.AGENT_CACHE_S)
+    callers = ProjectCallers(signer, database)
     peers = Peers(settings.advertised_address)
     stack.push_async_callback(peers.close)
     common = _Common(
@@ -128,7 +132,8 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         new_id("gateway"),
         agents,
         peers,
-        MessageRetention(wiring.channel("recall"), signer, database),
+        MessageRetention(wiring.channel("recall"), callers),
+        callers,
         await _webhook_requests(settings, stack),
     )
     parts = {
@@ -150,8 +155,8 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             raise not_configured(partition)
         return parts[partition]
 
-    async def agent_deleted(request: bytes) -> None:
-        await of_caller().agent_deleted(request)
+    def deleting_agent(request: bytes) -> AbstractAsyncContextManager[None]:
+        return of_caller().deleting_agent(request)
 
     async def group_deleted(request: bytes) -> None:
         await of_caller().group_deleted(request)
@@ -173,11 +178,11 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                     wiring.channel(service),
                     {_DELETE_AGENT: agents.forget},
                     {
-                        _DELETE_AGENT: agent_deleted,
                         _DELETE_GROUP: group_deleted,
                         _ATTACH_FOLDER: folder_attached,
                     },
                     {_LIST_MESSAGES: _SENT_AS_TEXT},
+                    {_DELETE_AGENT: deleting_agent},
                 )
                 for service, services in PROXIED_SERVICES.items()
                 for descriptor in services
@@ -226,6 +231,7 @@ class _Common:
     agents: AgentDirectory
     peers: Peers
     retention: MessageRetention
+    callers: ProjectCallers
     webhooks: _WebhookRequests
 
 
@@ -245,7 +251,7 @@ class _RunParts:
         services: The services whose calls act in a project, the same for each partition.
         background: Endless tasks.
         runs: The runs of the partition, for calls that name a project.
-        agent_deleted: Awaited with the request after an agent was deleted.
+        deleting_agent: The context in which an agent is deleted, by the request.
         group_deleted: Awaited with the request after a group was deleted.
         folder_attached: Awaited with the request after a folder was attached.
     """
@@ -253,7 +259,7 @@ class _RunParts:
     services: Sequence[GrpcService]
     background: Sequence[BackgroundTask]
     runs: RunsOfPartition
-    agent_deleted: AfterSuccess
+    deleting_agent: Around
     group_deleted: AfterSuccess
     folder_attached: AfterSuccess
 
@@ -371,6 +377,16 @@ async def _runs_of_partition(
         SendTerms(),
         partition.name,
     )
+
+    async def agent_deleted(agent_id: str) -> None:
+        # First the schedules, so that none starts a run after the cancellation below.
+        await schedules.disable_of_deleted(agent_id)
+        await ingestion.agent_deleted(agent_id)
+        await runs.cancel_runs_of_deleted(agent_id)
+
+    deletions = AgentDeletions(
+        PostgresAgentDeletions(database, worker), agent_loop, common.callers, agent_deleted
+    )
     due_work = DueWork(
         worker,
         {
@@ -378,6 +394,7 @@ async def _runs_of_partition(
             DueKind.APPROVALS: defaults.wake,
             DueKind.SCHEDULES: schedule_runner.wake,
             DueKind.DELIVERIES: webhook_sender.wake,
+            DueKind.DELETIONS: deletions.wake,
         },
         poll_s=timing.POLL_S,
     )
@@ -391,12 +408,6 @@ async def _runs_of_partition(
             backlog=settings.webhook_backlog_per_project,
         ),
     )
-
-    async def agent_deleted(request: bytes) -> None:
-        # First the schedules, so that none starts a run after the cancellation below.
-        await schedules.disable_of_deleted(request)
-        await ingestion.agent_deleted(request)
-        await runs.cancel_runs_of_deleted(request)
 
     async def folder_attached(request: bytes) -> None:
         await ingestion.folder_attached(request)
@@ -416,12 +427,13 @@ async def _runs_of_partition(
             defaults.keep_answering,
             schedule_runner.keep_starting,
             webhook_sender.keep_sending,
+            deletions.keep_finishing,
             watch.keep_polling,
             retention.keep_deleting,
             queue.keep_measuring,
         ),
         runs=RunsOfPartition(store, schedule_store, runs.cancel_run_of),
-        agent_deleted=agent_deleted,
+        deleting_agent=deletions.recorded,
         group_deleted=runs.cancel_runs_of_deleted_group,
         folder_attached=folder_attached,
     )

@@ -135,6 +135,7 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         self.calls: list[str] = []
         # Replaces the method for one test, on both transports.
         self.on_get: Callable[[Any, Any], Awaitable[Any]] | None = None
+        self.on_delete: Callable[[], None] | None = None
         self.on_export: Callable[[Any, Any], AsyncIterator[Any]] | None = None
 
     async def GetAgent(self, request: Any, context: Any) -> Any:
@@ -152,6 +153,9 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         return agent_service_pb2.GetContextWindowResponse()
 
     async def DeleteAgent(self, request: Any, context: Any) -> Any:
+        self.calls.append("DeleteAgent")
+        if self.on_delete is not None:
+            self.on_delete()
         self._require(request.agent_id)
         self.agents.discard(request.agent_id)
         context.set_trailing_metadata((("x-trailing", "kept"),))

@@ -10,6 +10,7 @@ from doubles.script import say
 from sql_queries import execute
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.gateway.project_callers import ProjectCallers
 from strata.gateway.retention.messages import MessageRetention
 from strata.gateway.retention.store import PostgresRetention
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
@@ -33,7 +34,9 @@ async def delete_old(system: System) -> None:
         worker = Database(settings.worker_database_url, pool_size=1)
         stack.push_async_callback(worker.close)
         recall = ServiceChannels(settings.targets, factory).channel("recall")
-        messages = MessageRetention(recall, TokenSigner(settings.private_key()), database)
+        messages = MessageRetention(
+            recall, ProjectCallers(TokenSigner(settings.private_key()), database)
+        )
         store = PostgresRetention(database, worker)
         terms = RetentionTerms(event_days=0)
         await RetentionWorker(store, messages.days, terms).delete_old()

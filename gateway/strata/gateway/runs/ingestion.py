@@ -139,14 +139,14 @@ class DocumentIngestion:
         elif request.HasField("transcript"):
             await self._ingest_quietly(request.transcript.agent_id)
 
-    async def agent_deleted(self, request: bytes) -> None:
-        """Deletes the document ingestion agents of a deleted agent. Never raises."""
-        agent_id = agent_pb.DeleteAgentRequest.FromString(request).agent_id
-        try:
-            for mark in await self._marks(agent_id):
-                await self._delete(mark)
-        except StrataError as error:
-            _log.warning("ingestion agents left over", agent_id=agent_id, error=repr(error))
+    async def agent_deleted(self, agent_id: str) -> None:
+        """Deletes the document ingestion agents of a deleted agent.
+
+        Raises:
+            StrataError: Some are left; a repeated call deletes these.
+        """
+        for mark in await self._marks(agent_id):
+            await self._delete(mark)
 
     async def _ingest_quietly(self, agent_id: str) -> None:
         if not self._files_per_agent:

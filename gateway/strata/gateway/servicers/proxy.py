@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Never
 
 import grpc
@@ -28,6 +29,9 @@ from strata.shared.service import GrpcService
 AfterCall = Callable[[str], None]
 """Called with the project when a forwarded call has ended, successful or not."""
 
+Around = Callable[[bytes], AbstractAsyncContextManager[None]]
+"""Called with the request of a forwarded call of a unary method, which is made in this context. Its
+errors are raised there."""
 AfterSuccess = Callable[[bytes], Awaitable[None]]
 """Awaited with the request when a forwarded call of a unary method has succeeded, before the caller
 gets the answer. It must not raise."""
@@ -39,6 +43,7 @@ def proxied_service(
     after: Mapping[str, AfterCall] | None = None,
     after_success: Mapping[str, AfterSuccess] | None = None,
     defaults: Mapping[str, bytes] | None = None,
+    around: Mapping[str, Around] | None = None,
 ) -> GrpcService:
     """Returns a gRPC service that forwards all methods to another service.
 
@@ -49,6 +54,7 @@ def proxied_service(
         after_success: Callbacks after each successful call, by path of a unary method.
         defaults: Serialised requests with default values, by path of a unary method; fields that
             the client sets override them.
+        around: Contexts of calls, by path of a unary method.
     """
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in descriptor.methods:
@@ -61,6 +67,7 @@ def proxied_service(
             (after or {}).get(path),
             (after_success or {}).get(path),
             (defaults or {}).get(path, b""),
+            (around or {}).get(path),
         )
         handlers[path] = rpc_handler(shape, forwarder.handle)
     return GrpcService(descriptor.full_name, _add, _Handlers(handlers))
@@ -90,12 +97,14 @@ class _Forwarder:
         after: AfterCall | None,
         after_success: AfterSuccess | None,
         default: bytes,
+        around: Around | None,
     ) -> None:
         self._method = method
         self._start = method.open_on(channel)
         self._after = after
         self._after_success = after_success
         self._default = default
+        self._around = around
 
     async def handle(self, request: Any, context: Any) -> Any:
         """Forwards one call.
@@ -107,6 +116,17 @@ class _Forwarder:
         Returns:
             The response; None where responses stream.
         """
+        try:
+            async with nullcontext() if self._around is None else self._around(request):
+                response = await self._forward(request, context)
+        except StrataError as error:
+            await self._refuse(error, context)
+        if self._after_success is not None:
+            # Run the callback even if the caller leaves meanwhile.
+            await asyncio.shield(self._after_success(request))
+        return response
+
+    async def _forward(self, request: Any, context: Any) -> Any:
         if self._method.shape.request_streaming:
             call = self._start()
             requests = _RequestForwarding(call, request)
@@ -117,16 +137,11 @@ class _Forwarder:
         try:
             response = await self._response(call, context, requests)
             await _relay_trailing(call, context)
-        except StrataError as error:
-            await self._refuse(error, context)
+            return response
         finally:
             if requests is not None:
                 requests.stop()
             self._end_call(call)
-        if self._after_success is not None:
-            # Run the callback even if the caller leaves meanwhile.
-            await asyncio.shield(self._after_success(request))
-        return response
 
     async def _response(self, call: Any, context: Any, requests: _RequestForwarding | None) -> Any:
         """Returns the response, or writes the responses to the context."""

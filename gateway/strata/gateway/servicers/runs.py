@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
@@ -287,39 +286,33 @@ class RunServicer(pb_grpc.RunServiceServicer):
         Args:
             request: The DeleteGroupRequest.
         """
-        await self._cancel_runs_of(group_pb.DeleteGroupRequest.FromString(request).group_id)
-
-    async def cancel_runs_of_deleted(self, request: bytes) -> None:
-        """Cancels the open runs of a deleted agent and closes its requests for approval.
-
-        Never raises.
-
-        Args:
-            request: The DeleteAgentRequest.
-        """
-        await self._cancel_runs_of(agent_pb.DeleteAgentRequest.FromString(request).agent_id)
-
-    async def _cancel_runs_of(self, agent_id: str) -> None:
-        run_filter = RunFilter(agent_id, states=frozenset({RunState.QUEUED, RunState.RUNNING}))
+        group_id = group_pb.DeleteGroupRequest.FromString(request).group_id
         try:
-            before: str | None = None
-            while runs := await self._store.list(
-                current_project(), run_filter, before=before, limit=_CANCEL_BATCH
-            ):
-                # The newest first, so that no waiting run starts when the one before it ends.
-                for run in runs:
-                    await self.cancel_run(run.id)
-                before = runs[-1].id
-            await self._store.close_approvals(current_project(), agent_id)
-            for run_id in await self._store.forget_memory_agent(current_project(), agent_id):
-                await self.cancel_run(run_id)
+            await self.cancel_runs_of_deleted(group_id)
         except StrataError as error:
-            # The runs end anyway, because the agent is deleted.
+            # The runs end anyway, because the group is deleted.
             _log.warning(
-                "runs of a deleted agent or group not cancelled",
-                agent_id=agent_id,
-                error=repr(error),
+                "runs of a deleted group not cancelled", group_id=group_id, error=repr(error)
             )
+
+    async def cancel_runs_of_deleted(self, agent_id: str) -> None:
+        """Cancels the open runs of a deleted agent or group and closes its requests for approval.
+
+        Raises:
+            StrataError: Some are left; a repeated call cancels these.
+        """
+        run_filter = RunFilter(agent_id, states=frozenset({RunState.QUEUED, RunState.RUNNING}))
+        before: str | None = None
+        while runs := await self._store.list(
+            current_project(), run_filter, before=before, limit=_CANCEL_BATCH
+        ):
+            # The newest first, so that no waiting run starts when the one before it ends.
+            for run in runs:
+                await self.cancel_run(run.id)
+            before = runs[-1].id
+        await self._store.close_approvals(current_project(), agent_id)
+        for run_id in await self._store.forget_memory_agent(current_project(), agent_id):
+            await self.cancel_run(run_id)
 
     async def cancel_run(self, run_id: str) -> Run:
         """Cancels a run and those that it waits for; succeeds if it has already ended.

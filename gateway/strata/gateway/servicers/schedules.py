@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import schedule_service_pb2 as pb
 from strata.api.gateway.v1 import schedule_service_pb2_grpc as pb_grpc
 from strata.gateway.runs.clients import AgentDirectory
@@ -13,7 +12,7 @@ from strata.gateway.runs.convert.runs import principal_of
 from strata.gateway.schedules import convert
 from strata.gateway.schedules.domain import ScheduleStore
 from strata.gateway.schedules.timing import TimingError
-from strata.protocol.errors import Reason, StrataError
+from strata.protocol.errors import Reason
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
@@ -133,22 +132,15 @@ class ScheduleServicer(pb_grpc.ScheduleServiceServicer):
             ticks=map(convert.tick_to_pb, page.rows), next_page_token=page.next_page_token
         )
 
-    async def disable_of_deleted(self, request: bytes) -> None:
-        """Disables the schedules of a deleted agent. Never raises.
+    async def disable_of_deleted(self, agent_id: str) -> None:
+        """Disables the schedules of a deleted agent.
 
-        Args:
-            request: The DeleteAgentRequest.
+        Raises:
+            UnavailableError: The database cannot be reached.
         """
-        agent_id = agent_pb.DeleteAgentRequest.FromString(request).agent_id
-        try:
-            await self._store.disable_of_agent(
-                current_project(), agent_id, Reason.AGENT_NOT_FOUND.value
-            )
-        except StrataError as error:
-            # The first failed run disables its schedule.
-            _log.warning(
-                "schedules of a deleted agent not disabled", agent_id=agent_id, error=repr(error)
-            )
+        await self._store.disable_of_agent(
+            current_project(), agent_id, Reason.AGENT_NOT_FOUND.value
+        )
 
 
 def _id(schedule_id: str) -> str:

@@ -305,7 +305,8 @@ class AgentCalls(AgentLookup):
         Messages and passages are destroyed. Blocks are hidden with their history, as by
         DeleteBlock, which destroys them with purge. Its memory agent is deleted with it. If the
         deleted agent is a memory agent, enable_sleeptime of its agent becomes false. Repeating the
-        call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
+        call completes an interrupted deletion; otherwise the server completes it after two minutes.
+        NOT_FOUND (AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.

@@ -161,7 +161,8 @@ class AgentServiceServicer:
         blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
         their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
         with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
-        Repeating the call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
+        Repeating the call completes an interrupted deletion; otherwise the server completes it after two
+        minutes. NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

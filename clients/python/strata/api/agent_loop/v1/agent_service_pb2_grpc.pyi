@@ -44,7 +44,8 @@ class AgentServiceStub:
     blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
     their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
     with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
-    Repeating the call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
+    Repeating the call completes an interrupted deletion; otherwise the server completes it after two
+    minutes. NOT_FOUND (AGENT_NOT_FOUND).
     """
     CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
     """Starts another conversation; it shares the agent's blocks and archives.
@@ -144,7 +145,8 @@ class AgentServiceServicer:
         blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
         their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
         with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
-        Repeating the call completes an interrupted deletion. NOT_FOUND (AGENT_NOT_FOUND).
+        Repeating the call completes an interrupted deletion; otherwise the server completes it after two
+        minutes. NOT_FOUND (AGENT_NOT_FOUND).
         """
 
     def CreateConversation(

@@ -1,0 +1,1 @@
+"""Deletions of agents that are finished even if a process dies meanwhile."""

@@ -1,0 +1,142 @@
+"""Finishes deletions of agents that a process, or a service that was away, has left half done.
+
+The agent loop hides the agent first and then deletes it from all services; afterwards the gateway
+ends its runs, schedules and document agents. An agent that is hidden cannot be found any more, so
+nobody would notice a deletion that has stopped midway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.gateway.deletions.store import PostgresAgentDeletions
+from strata.gateway.project_callers import ProjectCallers
+from strata.protocol.errors import NotFoundError, StrataError
+from strata.shared.context import RequestContext, current_project, use
+from strata.shared.ids import is_id
+from strata.shared.logs import get_logger
+from strata.shared.polling import keep_working
+from strata.shared.scopes import Scope
+
+_PRINCIPAL = "deletion"
+_SCOPES = frozenset({Scope.READ.value, Scope.WRITE.value})
+_BATCH = 10
+# An agent may have a million messages.
+_TIMEOUT_S = 600.0
+
+_log = get_logger(__name__)
+
+
+class AgentDeletions:
+    """Records the deletions of agents, and repeats those that have not been finished.
+
+    Args:
+        store: The deletions.
+        agent_loop: Channel to the agent loop.
+        callers: Makes callers for deletions that are repeated.
+        after: Awaited with the id of an agent that was deleted; ends what the gateway has of it.
+            It can be repeated, and raises a `StrataError` if it could not do all.
+    """
+
+    def __init__(
+        self,
+        store: PostgresAgentDeletions,
+        agent_loop: grpc.aio.Channel,
+        callers: ProjectCallers,
+        after: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._agents = agent_grpc.AgentServiceStub(agent_loop)
+        self._callers = callers
+        self._after = after
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Says that deletions are due."""
+        self._wake.set()
+
+    async def keep_finishing(self) -> None:
+        """Finishes due deletions each time it is woken, until it is cancelled."""
+        await keep_working(self.finish_due, self._wake, "deletions of agents not finished")
+
+    @asynccontextmanager
+    async def recorded(self, request: bytes) -> AsyncIterator[None]:
+        """Records the deletion that a forwarded call makes, and finishes it.
+
+        Args:
+            request: The DeleteAgentRequest; what is malformed is left to the agent loop.
+
+        Raises:
+            UnavailableError: The deletion could not be recorded.
+        """
+        agent_id = _agent_of(request)
+        if not agent_id:
+            yield
+            return
+        project_id = current_project()
+        await self._store.begin(project_id, agent_id)
+        try:
+            yield
+        except NotFoundError:
+            # The answer of an earlier call, which has deleted it, may have been lost.
+            await asyncio.shield(self._finish(project_id, agent_id))
+            raise
+        # Even if the caller leaves meanwhile.
+        await asyncio.shield(self._finish(project_id, agent_id))
+
+    async def finish_due(self) -> None:
+        """Repeats the deletions that are due."""
+        while due := await self._store.claim(_BATCH):
+            for project_id, agent_id in due:
+                await self._repeat(project_id, agent_id)
+
+    async def _repeat(self, project_id: str, agent_id: str) -> None:
+        try:
+            caller = await self._callers.of(project_id, _PRINCIPAL, _SCOPES)
+            if caller is None:
+                await self._store.end(project_id, agent_id)
+                return
+            with use(RequestContext(caller=caller)):
+                if await self._is_visible(agent_id):
+                    # The call that was recorded was refused, or has not reached the agent loop.
+                    await self._store.end(project_id, agent_id)
+                    return
+                with suppress(NotFoundError):
+                    request = agent_pb.DeleteAgentRequest(agent_id=agent_id)
+                    await self._agents.DeleteAgent(request, timeout=_TIMEOUT_S)
+                await self._finish(project_id, agent_id)
+        except StrataError as error:
+            _log_unfinished(agent_id, error)
+
+    async def _is_visible(self, agent_id: str) -> bool:
+        try:
+            await self._agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent_id))
+        except NotFoundError:
+            return False
+        return True
+
+    async def _finish(self, project_id: str, agent_id: str) -> None:
+        try:
+            await self._after(agent_id)
+            await self._store.end(project_id, agent_id)
+        except StrataError as error:
+            _log_unfinished(agent_id, error)
+
+
+def _log_unfinished(agent_id: str, error: StrataError) -> None:
+    _log.warning("deletion of an agent not finished yet", agent_id=agent_id, error=repr(error))
+
+
+def _agent_of(request: bytes) -> str:
+    try:
+        agent_id: str = agent_pb.DeleteAgentRequest.FromString(request).agent_id
+    except DecodeError:
+        return ""
+    return agent_id if is_id(agent_id, "agent") else ""
