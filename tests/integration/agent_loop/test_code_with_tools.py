@@ -24,7 +24,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
-from strata.protocol.errors import InvalidArgumentError, UnavailableError
+from strata.protocol.errors import InternalError, InvalidArgumentError, UnavailableError
 from strata.shared.ids import new_id
 from web_servers import RawServer, ok
 
@@ -311,6 +311,26 @@ async def test_code_interrupted_during_a_call_is_not_run_again(
     assert tool_return.status == UNKNOWN
     assert made(tool_return)[:2] == [("memory_insert", OK, False), ("price", UNKNOWN, False)]
     assert (await human(services, agent)).value.count("one") == 1
+
+
+async def test_memory_is_read_again_after_an_edit_of_code_with_an_unknown_outcome(
+    services: InnerServices, mortal: Mortal
+) -> None:
+    agent = await make_agent(services, "memory_insert")
+    request = mortal.request(agent, "Go.")
+    services.model.script(code("memory_insert('human', 'Likes tea.')"), say("I cannot tell."))
+
+    def lose_the_result(event: ToolEvent) -> None:
+        if isinstance(event, CallFinished) and event.result.tool_return.name == "memory_insert":
+            raise InternalError("The executor has lost the result.")
+
+    mortal.tools.at = lose_the_result
+    await mortal.run(request)
+
+    [tool_return] = (await services.window(agent)).messages[3].parts
+    assert made(tool_return.tool_return) == [("memory_insert", UNKNOWN, False)]
+    assert (await human(services, agent)).value.count("Likes tea.") == 1
+    assert "Likes tea." in services.model.requests[-1].system
 
 
 async def test_a_stream_that_does_not_start_with_a_request_is_refused(

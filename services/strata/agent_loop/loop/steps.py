@@ -358,16 +358,12 @@ class Steps:
         """Says whether memory may differ now from what the model was shown.
 
         A failed built-in tool of a memory tier counts too: an edit fails if the text was changed
-        by others, and the next edit must see the current text.
+        by others, and the next edit must see the current text. A call with an unknown outcome may
+        have changed anything.
         """
-        if result.memory_edits or result.files_changed:
+        if result.memory_edits or result.files_changed or _has_unknown_outcome(result):
             return True
-        tool_return = result.tool_return
-        ended = [
-            (tool_return.name, tool_return.status),
-            *((c.name, c.status) for c in tool_return.nested),
-        ]
-        tools = (self._known.find(name) for name, how in ended if how is ToolStatus.FAILED)
+        tools = (self._known.find(name) for name, how in _ended(result) if how is ToolStatus.FAILED)
         return any(tool is not None and tool.keyed for tool in tools)
 
     async def _ask(self, step: int) -> StepRecord:
@@ -551,7 +547,7 @@ class Steps:
         results: Sequence[ToolResult] = (),
         work: Work | None = None,
     ) -> None:
-        stale = any(result.archival_changed for result in results)
+        stale = any(result.archival_changed or _has_unknown_outcome(result) for result in results)
         commit = StepCommit(
             self._key,
             record.step,
@@ -627,3 +623,14 @@ class Steps:
             step_id=record.step_id,
             group_id=self._request.group_id,
         )
+
+
+def _ended(result: ToolResult) -> list[tuple[str, ToolStatus]]:
+    """Returns tool and status of a call, and of the calls that its code made."""
+    tool_return = result.tool_return
+    nested = ((call.name, call.status) for call in tool_return.nested)
+    return [(tool_return.name, tool_return.status), *nested]
+
+
+def _has_unknown_outcome(result: ToolResult) -> bool:
+    return any(status is ToolStatus.UNKNOWN for _, status in _ended(result))
