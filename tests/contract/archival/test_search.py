@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -16,10 +17,12 @@ from polling import eventually
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.domain.search import Search
+from strata.archival.search.backlogs import PassageBacklog
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.passage_search import PassageSearch
 from strata.shared import context
 from strata.shared.clock import ManualClock
+from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.search.results import SearchHit
 from strata.shared.search.vectors.client import connect
@@ -50,6 +53,52 @@ async def test_unindexed_items_are_found_by_their_words(finder: Finder) -> None:
     await finder.indexer.index_pending()
     (hit,) = await find(finder, agent, "what is the wifi password")
     assert hit.mode == "hybrid"
+
+
+class OvertakenIndex:
+    """An index that another replica writes to between the reading and the writing of a batch."""
+
+    def __init__(self, index: Any, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._index = index
+        self._meanwhile = meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index, name)
+
+    async def write(self, project_id: str, passages: Sequence[Passage]) -> None:
+        await self._meanwhile()
+        await self._index.write(project_id, passages)
+
+
+@pytest.mark.parametrize("change", ["edited", "deleted", "destroyed"])
+async def test_a_slow_replica_leaves_no_older_text_in_the_index(
+    finder: Finder, project: str, change: str
+) -> None:
+    agent, stores = new_id("agent"), finder.stores
+    (stored,) = await stores.insert(agent, "She plays the violin.")
+    passage_id, within = stored.passage.id, Filter((stored.passage.archive_id,))
+
+    async def change_and_index() -> None:
+        if change == "edited":
+            await stores.history.update(
+                passage_id, PassageChange(text=new_text("The car is blue.")), NOW
+            )
+        elif change == "deleted":
+            await stores.history.delete(passage_id, Author(), NOW)
+        else:
+            await stores.history.purge(passage_id, RequestKey())
+        await finder.index_all()
+
+    slow: Any = OvertakenIndex(finder.index, change_and_index)
+    await PassageBacklog(stores.pending, slow, batch=64).advance()
+    await finder.index_all()
+
+    hits = await finder.index.search(project, "Does she play an instrument?", within, 5)
+    if change == "edited":
+        (hit,) = await find(finder, agent, "What colour is the car?")
+        assert (hit.item.text, hit.vector_rank) == ("The car is blue.", 1)
+    else:
+        assert hits == []
 
 
 class Overtaken:

@@ -13,7 +13,9 @@ from strata.shared.telemetry import Telemetry
 
 
 class PassageBacklog:
-    """Passages to index. Writes are idempotent, so replicas do not coordinate.
+    """Passages to index.
+
+    Replicas do not coordinate: a passage of which a replica wrote an older revision waits again.
 
     Args:
         pending: Reads the passages that wait.
@@ -45,7 +47,9 @@ class PassageBacklog:
         for project_id, ids in batch.ids.items():
             passages = await self._pending.load(project_id, ids)
             await self._index.write(project_id, passages)
-            await self._pending.done(project_id, passages)
+            # Remove passages that were destroyed while they were embedded.
+            if gone := await self._pending.done(project_id, passages):
+                await self._index.remove(project_id, gone)
         return batch.has_more
 
 

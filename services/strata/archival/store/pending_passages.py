@@ -25,7 +25,8 @@ _LOAD = text(
     WHERE p.project_id = :project AND p.id = ANY(CAST(:ids AS text[]))
     """
 )
-# A revision made while this one was indexed keeps the passage pending.
+# A revision made while this one was indexed keeps the passage pending, even if another replica has
+# indexed it meanwhile: this write may have overwritten that.
 _DONE = text(
     """
     WITH indexed AS (
@@ -34,10 +35,14 @@ _DONE = text(
         DELETE FROM archival.passages p USING indexed
         WHERE p.project_id = :project AND p.id = indexed.id
           AND p.revision = indexed.revision AND p.purge
+    ), noted AS (
+        UPDATE archival.passages p SET indexed_revision = indexed.revision FROM indexed
+        WHERE p.project_id = :project AND p.id = indexed.id AND NOT p.purge
+          AND p.indexed_revision <> indexed.revision
     )
-    UPDATE archival.passages p SET indexed_revision = indexed.revision FROM indexed
-    WHERE p.project_id = :project AND p.id = indexed.id AND NOT p.purge
-      AND p.indexed_revision < indexed.revision
+    SELECT indexed.id FROM indexed
+    LEFT JOIN archival.passages p ON p.project_id = :project AND p.id = indexed.id
+    WHERE p.id IS NULL OR (p.purge AND p.revision <> indexed.revision)
     """
 )
 _ALL_AGAIN = text("UPDATE archival.passages SET indexed_revision = 0 WHERE indexed_revision > 0")
@@ -66,14 +71,19 @@ class PendingPassages:
         rows = await self._database.execute(_LOAD, values, project_id=project_id, read_only=True)
         return [_to_passage(row) for row in rows]
 
-    async def done(self, project_id: str, passages: Sequence[Passage]) -> None:
-        """Records that these revisions are indexed; deletes the rows of purged passages."""
+    async def done(self, project_id: str, passages: Sequence[Passage]) -> list[str]:
+        """Records that these revisions are indexed; deletes the rows of purged passages.
+
+        Returns:
+            The ids of passages that were destroyed meanwhile.
+        """
         values = {
             "project": project_id,
             "ids": [passage.id for passage in passages],
             "revisions": [passage.revision for passage in passages],
         }
-        await self._database.execute(_DONE, values, project_id=project_id)
+        rows = await self._database.execute(_DONE, values, project_id=project_id)
+        return [row.id for row in rows]
 
     async def lag(self) -> IndexLag:
         """Returns the lag of the index."""
