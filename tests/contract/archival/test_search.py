@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, cast
 
@@ -14,12 +14,14 @@ import pytest
 from archival_stores import NOW, Finder, ask, new_text, texts
 from callers import as_project
 from polling import eventually
+from sql_queries import execute
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.domain.search import Search
-from strata.archival.search.backlogs import PassageBacklog
+from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.passage_search import PassageSearch
+from strata.protocol.errors import UnavailableError
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.idempotency.keys import RequestKey
@@ -65,9 +67,9 @@ class OvertakenIndex:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index, name)
 
-    async def write(self, project_id: str, passages: Sequence[Passage]) -> None:
+    async def write(self, project_id: str, batch: Any) -> None:
         await self._meanwhile()
-        await self._index.write(project_id, passages)
+        await self._index.write(project_id, batch)
 
 
 @pytest.mark.parametrize("change", ["edited", "deleted", "destroyed"])
@@ -99,6 +101,24 @@ async def test_a_slow_replica_leaves_no_older_text_in_the_index(
         assert (hit.item.text, hit.vector_rank) == ("The car is blue.", 1)
     else:
         assert hits == []
+
+
+async def test_chunks_of_a_dropped_file_that_a_suspended_replica_writes_are_removed(
+    finder: Finder, project: str, urls: Any
+) -> None:
+    folder, file = new_id("folder"), new_id("file")
+    await finder.stores.index_file(folder, file, "She plays the violin.")
+
+    async def lose_the_claim_and_drop() -> None:
+        lost = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+        await execute(urls.admin_url, lost)
+        await finder.stores.chunks.drop([file], [])
+        await finder.index_all()
+
+    suspended: Any = OvertakenIndex(finder.chunk_index, lose_the_claim_and_drop)
+    with pytest.raises(UnavailableError):
+        await ChunkBacklog(finder.stores.queue, suspended, batch=64).advance()
+    assert await finder.chunk_index.search(project, "Who plays?", [folder], 5) == []
 
 
 class Overtaken:

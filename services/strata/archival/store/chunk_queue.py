@@ -53,8 +53,13 @@ _NEXT = text(
 # Does not overwrite a reset for a new index that happened meanwhile.
 _INDEXED = text(
     """
-    UPDATE archival.chunk_sets SET indexed_count = :after, queue_time = now()
-    WHERE project_id = :project AND id = :set AND state = 'serving' AND indexed_count = :before
+    WITH noted AS (
+        UPDATE archival.chunk_sets SET indexed_count = :after, queue_time = now()
+        WHERE project_id = :project AND id = :set AND state = 'serving' AND indexed_count = :before
+    )
+    SELECT EXISTS (
+        SELECT FROM archival.chunk_sets
+        WHERE project_id = :project AND id = :set AND state = 'serving') AS serves
     """
 )
 _PUT_BACK = text(
@@ -141,8 +146,12 @@ class ChunkQueue:
         chunks = [to_chunk(row) for row in rows]
         return ChunkBatch(queued.id, rows[0].folder_id, rows[0].file_id, chunks)
 
-    async def indexed(self, queued: QueuedSet, batch: ChunkBatch) -> None:
-        """Records that these chunks are indexed; the set goes to the end of the queue."""
+    async def indexed(self, queued: QueuedSet, batch: ChunkBatch) -> bool:
+        """Records that these chunks are indexed; the set goes to the end of the queue.
+
+        Returns:
+            Whether the set still serves; otherwise it was dropped meanwhile.
+        """
         values = {
             "project": queued.project_id,
             "set": queued.id,
@@ -150,7 +159,7 @@ class ChunkQueue:
             "after": batch.chunks[-1].ordinal + 1,
         }
         async with self._database.transaction(project_id=queued.project_id) as connection:
-            await connection.execute(_INDEXED, values)
+            return bool((await connection.execute(_INDEXED, values)).scalar_one())
 
     async def put_back(self, queued: QueuedSet) -> None:
         """Moves a set to the end of the queue, so that its error does not block others."""
