@@ -1,14 +1,14 @@
 """Deletions of agents that have not been finished.
 
-Revision ID: 0017
+Revision ID: 0018
 """
 
 from alembic import op
 
 from strata.shared.db import grant_columns_sql, grant_sql, tenant_policy_sql, worker_policy_sql
 
-revision = "0017"
-down_revision = "0016"
+revision = "0018"
+down_revision = "0017"
 branch_labels = None
 depends_on = None
 
