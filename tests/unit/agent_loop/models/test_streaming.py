@@ -5,9 +5,31 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from strata.agent_loop.domain.model.chat import ModelEvent, TextDelta, Timeouts
+from doubles.bench import request
+from loop_watch import counted_turns
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ReplyPart,
+    TextDelta,
+    TextPart,
+    Timeouts,
+    ToolCall,
+)
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
-from strata.agent_loop.models.streaming import RetryPolicy, StreamLimits, retrying
+from strata.agent_loop.models.streaming import (
+    EventStream,
+    ReplyBuilder,
+    RetryPolicy,
+    StreamedModel,
+    StreamLimits,
+    retrying,
+)
+from strata.shared.redaction import Redactor
+from strata.shared.usage import Usage
 
 
 class Flaky:
@@ -74,3 +96,82 @@ async def test_cancelling_is_not_a_time_out() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class Burst:
+    """Events that have all arrived already."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    async def __anext__(self) -> str:
+        if not self.left:
+            raise StopAsyncIteration
+        self.left -= 1
+        return "x"
+
+    async def close(self) -> None:
+        pass
+
+
+class Letters(ReplyBuilder[str]):
+    """Joins the letters of a burst."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters: list[str] = []
+
+    def take(self, event: str) -> list[ModelEvent]:
+        self.letters.append(event)
+        return [TextDelta(event)]
+
+    def content(self) -> tuple[ReplyPart, ...]:
+        return (TextPart("".join(self.letters)),)
+
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return ()
+
+    def everything(self) -> str:
+        return "".join(self.letters)
+
+    def finish_reason(self) -> FinishReason:
+        return FinishReason.STOP
+
+    def usage(self) -> Usage | None:
+        return Usage()
+
+
+class FastModel(StreamedModel[str]):
+    """A model whose whole reply has arrived before it is read."""
+
+    def __init__(self, count: int) -> None:
+        settings = ModelSettings("test/fast", "openai", "fast", "http://127.0.0.1", "key")
+        super().__init__(settings, RetryPolicy(), Redactor({}))
+        self.count = count
+
+    async def _open(self, request: ModelRequest, limits: StreamLimits) -> EventStream:
+        return Burst(self.count)
+
+    async def _next(self, raw: EventStream, limits: StreamLimits) -> str | None:
+        try:
+            return str(await limits.wait(raw.__anext__()))
+        except StopAsyncIteration:
+            return None
+
+    def _new_reply(self) -> Letters:
+        return Letters()
+
+    def _finish(self, reply: ReplyBuilder[str], request: ModelRequest) -> ModelReply:
+        usage = reply.usage()
+        assert usage is not None
+        return ModelReply(reply.content(), (), reply.finish_reason(), usage, "fast")
+
+
+async def test_other_tasks_run_while_a_reply_that_has_arrived_is_read() -> None:
+    async with counted_turns(pause=0) as turns:
+        await asyncio.sleep(0)
+        before = turns()
+        events = [event async for event in FastModel(3_200).stream(request())]
+        during = turns() - before
+    assert len(events) == 3_202
+    assert during >= 90
