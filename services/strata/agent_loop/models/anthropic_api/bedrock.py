@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 
-from anthropic import AsyncAnthropicBedrock
+from anthropic import AsyncAnthropicBedrock, DefaultAsyncHttpxClient
 
 from strata.agent_loop.models.anthropic_api.clouds import CloudConnection, missing_package
 from strata.agent_loop.models.dialects.bedrock import read_address
+from strata.agent_loop.models.response_limits import bounded_client
 
 try:
     # The SDK would import them with the first request, which would block the event loop.
@@ -50,6 +51,7 @@ class BedrockConnection(CloudConnection):
                 aws_region=self._address.region,
                 base_url=self._address.base_url,
                 max_retries=0,
+                http_client=bounded_client(DefaultAsyncHttpxClient),
             )
         client = self._client.copy()
         match = _ACCESS_KEY.fullmatch(api_key)

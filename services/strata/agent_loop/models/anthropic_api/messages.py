@@ -16,6 +16,7 @@ from anthropic import (
     APITimeoutError,
     AsyncAnthropic,
     AsyncStream,
+    DefaultAsyncHttpxClient,
     NotFoundError,
 )
 from anthropic.types import RawContentBlockDelta, RawMessageStreamEvent
@@ -46,6 +47,7 @@ from strata.agent_loop.models.anthropic_api import messages_wire as anthropic_wi
 from strata.agent_loop.models.ids import usable_call_id
 from strata.agent_loop.models.refused_parameters import RefusalMemory, Refusals, log_refusal
 from strata.agent_loop.models.reply_forms import ReplyForms
+from strata.agent_loop.models.response_limits import bounded_client
 from strata.agent_loop.models.streaming import (
     EventStream,
     ReplyBuilder,
@@ -65,7 +67,10 @@ _LENGTH_REASONS = frozenset({"max_tokens", "model_context_window_exceeded"})
 def open_client(base_url: str, api_key: str) -> AsyncAnthropic:
     """Opens a client with its connection pool. Retries of the SDK are off: `streaming` retries."""
     return AsyncAnthropic(
-        api_key=api_key or _NO_KEY, base_url=base_url or OFFICIAL_BASE_URL, max_retries=0
+        api_key=api_key or _NO_KEY,
+        base_url=base_url or OFFICIAL_BASE_URL,
+        max_retries=0,
+        http_client=bounded_client(DefaultAsyncHttpxClient),
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from anthropic import AsyncAnthropicVertex
+from anthropic import AsyncAnthropicVertex, DefaultAsyncHttpxClient
 
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.anthropic_api.clouds import CloudConnection, missing_package
 from strata.agent_loop.models.dialects.vertex import read_address
+from strata.agent_loop.models.response_limits import bounded_client
 
 try:
     import google.auth.transport.requests  # noqa: F401  the SDK fetches tokens by it
@@ -52,6 +53,7 @@ class VertexConnection(CloudConnection):
                 region=self._address.region,
                 base_url=self._address.base_url,
                 max_retries=0,
+                http_client=bounded_client(DefaultAsyncHttpxClient),
             )
         if not api_key:
             return self._client

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import cast
 
 import httpx2
-from openai import AsyncAzureOpenAI, AsyncOpenAI, Omit, OpenAIError
+from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAsyncHttpxClient, Omit, OpenAIError
 
 from strata.agent_loop.models.dialects.azure import read_address
 from strata.agent_loop.models.openai_api.chat_completions import (
@@ -18,6 +18,7 @@ from strata.agent_loop.models.openai_api.chat_completions import (
     OpenAiConnection,
 )
 from strata.agent_loop.models.openai_api.errors import to_model_error
+from strata.agent_loop.models.response_limits import bounded_client
 
 
 def open_client(base_url: str, api_key: str = "") -> AsyncOpenAI:
@@ -35,6 +36,7 @@ def open_client(base_url: str, api_key: str = "") -> AsyncOpenAI:
             api_key=api_key or NO_KEY,
             base_url=address.v1_url,
             max_retries=0,
+            http_client=bounded_client(DefaultAsyncHttpxClient),
             default_headers=headers,
         )
     return AsyncAzureOpenAI(
@@ -42,6 +44,7 @@ def open_client(base_url: str, api_key: str = "") -> AsyncOpenAI:
         azure_endpoint=address.endpoint,
         api_version=address.api_version,
         max_retries=0,
+        http_client=bounded_client(DefaultAsyncHttpxClient),
         default_headers=headers,
     )
 

@@ -11,6 +11,7 @@ from openai import (
     APIStatusError,
     AsyncOpenAI,
     AsyncStream,
+    DefaultAsyncHttpxClient,
     NotFoundError,
     Omit,
     OpenAIError,
@@ -46,6 +47,7 @@ from strata.agent_loop.models.json_fields import (
 from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
 from strata.agent_loop.models.openai_api.errors import to_model_error
 from strata.agent_loop.models.refused_parameters import RefusalMemory, log_refusal
+from strata.agent_loop.models.response_limits import bounded_client
 from strata.agent_loop.models.streaming import (
     EventStream,
     ReplyBuilder,
@@ -75,6 +77,7 @@ def open_client(base_url: str, api_key: str) -> AsyncOpenAI:
         api_key=api_key or NO_KEY,
         base_url=address,
         max_retries=0,
+        http_client=bounded_client(DefaultAsyncHttpxClient),
         default_headers=cast("dict[str, str]", headers),
     )
 

@@ -1,0 +1,86 @@
+"""Limits of what a model server may send at once, for the HTTP clients of the SDKs.
+
+The SDKs keep an event of a stream in memory until it ends, and the whole body of any other
+response. Without a limit, one server that never ends an event would use up the memory of the
+process, which serves all projects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import httpx2
+
+from strata.shared.settings import MIB
+
+MAX_BYTES = 32 * MIB
+"""Maximum bytes of one event of a stream, and of a response that is no stream.
+
+The last event of some protocols repeats the whole reply, escaped, with the system prompt and the
+tools of the request."""
+
+_EVENT_STREAM = "text/event-stream"
+# Frames of a binary stream have a limit in the decoder of its SDK.
+_FRAMED_STREAM = "application/vnd.amazon.eventstream"
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LONGEST_END = max(map(len, _ENDS))
+
+
+def bounded_client(make: Callable[..., httpx2.AsyncClient]) -> httpx2.AsyncClient:
+    """Returns an HTTP client whose responses are bounded.
+
+    Args:
+        make: The class of clients with the defaults of an SDK.
+    """
+    return make(event_hooks={"response": [_bound]})
+
+
+async def _bound(response: httpx2.Response) -> None:
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    stream = response.stream
+    if kind == _FRAMED_STREAM or not isinstance(stream, httpx2.AsyncByteStream):
+        return
+    # Ends of events cannot be seen in a compressed stream, whose length is limited instead.
+    by_event = kind == _EVENT_STREAM and "content-encoding" not in response.headers
+    response.stream = _BoundedStream(stream, by_event=by_event, max_bytes=MAX_BYTES)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The bytes of a response.
+
+    Args:
+        stream: The bytes.
+        by_event: Whether each event may have `max_bytes`; otherwise all of them together.
+        max_bytes: The limit.
+    """
+
+    def __init__(self, stream: httpx2.AsyncByteStream, *, by_event: bool, max_bytes: int) -> None:
+        self._stream = stream
+        self._by_event = by_event
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yields the bytes.
+
+        Raises:
+            httpx2.RemoteProtocolError: There are too many.
+        """
+        size, tail = 0, b""
+        async for chunk in self._stream:
+            size += len(chunk)
+            if self._by_event:
+                # The end of an event may be divided between two chunks.
+                seen = tail + chunk
+                end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in _ENDS)
+                size = min(size, len(seen) - end) if end else size
+                tail = seen[1 - _LONGEST_END :]
+            if size > self._max_bytes:
+                part = "an event" if self._by_event else "a response"
+                raise httpx2.RemoteProtocolError(
+                    f"the server sent {part} of more than {self._max_bytes} bytes"
+                )
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Closes the stream."""
+        await self._stream.aclose()
