@@ -11,6 +11,7 @@ from doubles import images, services
 from doubles.script import Fault, Reply, events
 
 _NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
+_MAX_TOOLS = 128
 _CALL_ID_LIMIT = 40
 _DATA_URL = re.compile(r"data:(?P<type>[a-z/]+);base64,(?P<data>[A-Za-z0-9+/=]*)")
 _FINISH_WITHOUT_TOOLS = "stop"
@@ -114,6 +115,12 @@ def check_tools(body: Mapping[str, Any]) -> None:
         return
     if not tools:
         raise RefusedError("[] is too short - 'tools'", "tools")
+    if len(tools) > _MAX_TOOLS:
+        raise RefusedError(
+            f"Invalid 'tools': array too long. Expected an array with maximum length {_MAX_TOOLS},"
+            f" but got an array with length {len(tools)} instead.",
+            "tools",
+        )
     names = [tool["function"]["name"] for tool in tools]
     if len(set(names)) != len(names) or not all(_NAME.match(name) for name in names):
         raise RefusedError("tool names must be unique and match the pattern", "tools")

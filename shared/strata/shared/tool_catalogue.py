@@ -309,6 +309,12 @@ def _names(entries: Iterable[BuiltinTool]) -> tuple[str, ...]:
 FILE_TOOLS = _names(entry for entry in _ENTRIES if entry.with_folders)
 """Offered to every agent that has a folder, beside its own tools."""
 
+MAX_OFFERED_TOOLS = 128
+"""Maximum number of tools that a model is offered: OpenAI's API refuses requests with more."""
+
+MAX_AGENT_TOOLS = MAX_OFFERED_TOOLS - len(FILE_TOOLS) - 1
+"""Maximum number of tools of an agent: the file tools and the tool of a group come on top."""
+
 EXIT_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.exits_without_rule))
 """Tools that end the turn unless the agent has another rule for them."""
 

@@ -18,7 +18,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from strata.shared.server_tools import MAX_SERVER_TOOLS
+from strata.shared.tool_catalogue import MAX_AGENT_TOOLS, MAX_OFFERED_TOOLS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -136,9 +136,30 @@ async def test_the_number_of_tools_of_whole_servers_is_bounded(mcp: Mcp) -> None
     await mcp.program("many", *(tool(f"t{number:03}") for number in range(100)))
     await mcp.program("more", *(tool(f"t{number:03}") for number in range(100)))
     resolved = await resolve(mcp, "many__*", "more__*")
-    assert len(resolved.tools) == MAX_SERVER_TOOLS
-    assert [server.tools for server in resolved.servers] == [100, MAX_SERVER_TOOLS - 100]
+    assert len(resolved.tools) == MAX_OFFERED_TOOLS
+    assert [server.tools for server in resolved.servers] == [100, MAX_OFFERED_TOOLS - 100]
     assert "72 of 100 tools are left out" in resolved.servers[1].problem
+
+
+async def test_a_model_is_offered_no_more_tools_than_openai_accepts(mcp: Mcp) -> None:
+    await mcp.program("large", *(tool(f"t{number:03}") for number in range(130)))
+    agent = await mcp.services.make_agent(tools=["large__*"])
+    mcp.services.model.script(say("Hello."))
+    ran = await mcp.services.run(agent, "Hello.")
+    assert ran.text == "Hello."
+    offered = mcp.services.model.requests[-1].tool_names
+    assert "conversation_search" in offered
+    # The three file tools are counted, although the agent has no folder.
+    assert len(offered) == MAX_OFFERED_TOOLS - 3
+
+
+async def test_an_agent_with_too_many_tools_is_refused_with_its_base_tools_counted(
+    mcp: Mcp,
+) -> None:
+    names_of_tools = [f"tool_{number}" for number in range(MAX_AGENT_TOOLS - 1)]
+    with pytest.raises(InvalidArgumentError) as caught:
+        await mcp.services.make_agent(tools=names_of_tools)
+    assert f"at most {MAX_AGENT_TOOLS}" in caught.value.message
 
 
 async def test_rules_of_single_tools_hold_for_tools_of_whole_servers(mcp: Mcp) -> None:

@@ -107,6 +107,8 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
     agent_id = new_id("agent")
     traits = AGENT_TYPES[agent_type]
     tools = merge_tools(_base_tools(request, traits), request.tools)
+    # The request was checked without the base tools.
+    checks.refuse(checks.tool_count_violations("tools", tools))
     rules = rules_from_proto(request.tool_rules)
     if _field_or_default(request, "include_base_tool_rules", default=traits.base_tool_rules):
         rules = (*rules, *traits.default_rules(tools, rules))

@@ -8,12 +8,11 @@ from zoneinfo import ZoneInfo
 
 from strata.protocol.errors import FieldViolation, invalid_fields
 from strata.shared.names import MAX_AGENT_NAME_CHARS, name_problems
-from strata.shared.tool_catalogue import GROUP_TOOLS
+from strata.shared.tool_catalogue import GROUP_TOOLS, MAX_AGENT_TOOLS
 
 MAX_NAME = MAX_AGENT_NAME_CHARS
 MAX_DESCRIPTION = 10_000
 MAX_SYSTEM = 200_000
-MAX_TOOLS = 128
 MAX_TAGS = 64
 MAX_PAIRS = 64
 MAX_VALUE = 4_000
@@ -61,9 +60,15 @@ def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
         for index, name in enumerate(names)
         if name in GROUP_TOOLS
     )
-    if len(names) > MAX_TOOLS:
-        violations.append(FieldViolation(field, f"has {len(names)} tools, at most {MAX_TOOLS}"))
+    violations.extend(tool_count_violations(field, names))
     return violations
+
+
+def tool_count_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
+    """Returns a violation if an agent would have too many tools."""
+    if len(names) <= MAX_AGENT_TOOLS:
+        return []
+    return [FieldViolation(field, f"has {len(names)} tools, at most {MAX_AGENT_TOOLS}")]
 
 
 def tag_violations(field: str, tags: Sequence[str]) -> list[FieldViolation]:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
-from strata.shared.server_tools import MAX_SERVER_TOOLS, server_of
+from strata.shared.server_tools import server_of
+from strata.shared.tool_catalogue import MAX_OFFERED_TOOLS
 from strata.tool_execution.domain.registry import ServerTools, ToolStore, tool_missing
 
 
@@ -63,18 +64,19 @@ class ServerToolNames:
             [server.server_id for server in servers.values() if server.away],
         )
         single = [name for name in names if name not in wanted]
+        space = max(0, MAX_OFFERED_TOOLS - len(set(single)))
         chosen: list[str] = []
         notes: dict[str, pb.ServerTools] = {}
         for name, server in wanted.items():
             tools = servers.get(server) or ServerTools("", problem="there is no such MCP server")
             available = [name for name in tools.names if name not in single]
-            taken = available[: MAX_SERVER_TOOLS - len(chosen)]
+            taken = available[: space - len(chosen)]
             problem = tools.problem
             if len(taken) < len(available):
                 left_out = len(available) - len(taken)
                 problem = (
-                    f"{left_out} of {len(available)} tools are left out: an agent has"
-                    f" at most {MAX_SERVER_TOOLS} tools of whole MCP servers"
+                    f"{left_out} of {len(available)} tools are left out: a model is offered"
+                    f" at most {MAX_OFFERED_TOOLS} tools, and {len(set(single))} are named singly"
                 )
             chosen += taken
             notes[name] = pb.ServerTools(name=name, tools=len(taken), problem=problem)

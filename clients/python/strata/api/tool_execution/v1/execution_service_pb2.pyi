@@ -42,7 +42,7 @@ class ResolveToolsRequest(_message.Message):
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names, as in the agent's list. "files__*" means all usable tools of the MCP server "files", by
-        name, at most 128 tools of all such names together.
+        name, at most 128 tools together with the single ones.
         """
 
     def __init__(
