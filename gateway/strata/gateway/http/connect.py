@@ -192,7 +192,7 @@ class _Method:
             response = await call
         await self._forwarding.show_start(call, context)
         self._forwarding.show_end(await call.trailing_metadata(), context)
-        return await self._in_form_of(request.codec, response)
+        return await self._in_form_of(request.codec, response, context)
 
     async def _server_stream(
         self, request: SerializedMessage, context: RequestContext[Any, Any]
@@ -201,7 +201,7 @@ class _Method:
             call = self._open(await self.binary(request, context), **self._options(context))
         async with aclosing(self._responses(call, context)) as responses:
             async for response in responses:
-                yield await self._in_form_of(request.codec, response)
+                yield await self._in_form_of(request.codec, response, context)
 
     async def _client_stream(
         self, requests: AsyncIterator[SerializedMessage], context: RequestContext[Any, Any]
@@ -216,7 +216,7 @@ class _Method:
             call.cancel()
         await self._forwarding.show_start(call, context)
         self._forwarding.show_end(await call.trailing_metadata(), context)
-        return await self._in_form_of(writer.codec, response)
+        return await self._in_form_of(writer.codec, response, context)
 
     async def _bidi_stream(
         self, requests: AsyncIterator[SerializedMessage], context: RequestContext[Any, Any]
@@ -229,7 +229,7 @@ class _Method:
         try:
             async with aclosing(self._responses(call, context)) as responses:
                 async for response in responses:
-                    yield await self._in_form_of(writer.codec, response)
+                    yield await self._in_form_of(writer.codec, response, context)
         except asyncio.CancelledError:
             if writing.done() and (failure := _failure_of(writing)) is not None:
                 raise failure from None
@@ -277,9 +277,12 @@ class _Method:
             self._forwarding.show_end(error.trailing_metadata() or (), context)
             raise connect_error(error) from error
 
-    async def _in_form_of(self, codec: str, response: bytes) -> SerializedMessage:
+    async def _in_form_of(
+        self, codec: str, response: bytes, context: RequestContext[Any, Any]
+    ) -> SerializedMessage:
         if codec == _JSON:
-            response = await self._messages.to_json(response, self._output)
+            metadata = self._forwarding.metadata(context)
+            response = await self._messages.to_json(response, self._output, metadata)
         return SerializedMessage(response, codec)
 
 

@@ -7,7 +7,7 @@ are converted in a thread, a few at a time, and those of clients without a valid
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -18,9 +18,12 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from strata.api.gateway.v1 import admin_service_pb2, admin_service_pb2_grpc
+from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.errors import ReadableDetail
 from strata.protocol.errors import Reason
 from strata.protocol.status import DOMAIN
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots
+from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.json_text import encodable_text
 from strata.shared.settings import KIB
 
@@ -33,8 +36,12 @@ _PROBLEM_CHARS = 300
 ResultT = TypeVar("ResultT")
 
 
+Metadata = Iterable[tuple[str, str | bytes]]
+"""The metadata of a call, with the credentials of the client."""
+
+
 class LargeBodies:
-    """Handles bodies of requests and responses; large ones in threads.
+    """Handles bodies of requests and responses; large ones in threads, those of each key in turn.
 
     Args:
         channel: Calls the gateway, which checks keys.
@@ -42,16 +49,21 @@ class LargeBodies:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._admin: Any = admin_service_pb2_grpc.AdminServiceStub(channel)
-        self._slots = asyncio.Semaphore(_THREADS)
+        # Nothing is refused here: the calls that follow are limited.
+        self._slots = FairSlots(_THREADS, "large bodies", queue=ANY_NUMBER)
 
-    async def handle(self, handle: Callable[[bytes], ResultT], body: bytes) -> ResultT:
+    async def handle(
+        self, handle: Callable[[bytes], ResultT], body: bytes, metadata: Metadata
+    ) -> ResultT:
         """Returns `handle(body)`."""
         if len(body) < LARGE_BYTES:
             return handle(body)
-        async with self._slots:
+        # The project is not known here without a further call. Only its keys are, and the bodies
+        # of one key wait for each other, not for those of other keys.
+        async with self._slots.slot(_credentials(metadata)):
             return await asyncio.to_thread(handle, body)
 
-    async def check_key(self, body: bytes, metadata: Any) -> None:
+    async def check_key(self, body: bytes, metadata: Metadata) -> None:
         """Checks the key of a request with a large body, before time is spent on it.
 
         Raises:
@@ -59,6 +71,11 @@ class LargeBodies:
         """
         if len(body) >= LARGE_BYTES:
             await self._admin.WhoAmI(admin_service_pb2.WhoAmIRequest(), metadata=metadata)
+
+
+def _credentials(metadata: Metadata) -> str:
+    values = (value for key, value in metadata if key in (AUTHORIZATION_KEY, API_KEY_HEADER))
+    return " ".join(map(str, values))
 
 
 class JsonMessages:
@@ -74,7 +91,7 @@ class JsonMessages:
     def __init__(self, bodies: LargeBodies) -> None:
         self._bodies = bodies
 
-    async def to_binary(self, text: bytes, kind: type[Message], metadata: Any) -> bytes:
+    async def to_binary(self, text: bytes, kind: type[Message], metadata: Metadata) -> bytes:
         """Returns the bytes of the message in a JSON text; an empty text is the empty message.
 
         Args:
@@ -87,11 +104,11 @@ class JsonMessages:
             grpc.aio.AioRpcError: It is large, and the key is not valid.
         """
         await self._bodies.check_key(text, metadata)
-        return await self._bodies.handle(lambda body: _parse(body, kind), text)
+        return await self._bodies.handle(lambda body: _parse(body, kind), text, metadata)
 
-    async def to_json(self, data: bytes, kind: type[Message]) -> bytes:
-        """Returns the JSON of a message."""
-        return await self._bodies.handle(lambda body: _print(body, kind), data)
+    async def to_json(self, data: bytes, kind: type[Message], metadata: Metadata) -> bytes:
+        """Returns the JSON of a message for the client with these credentials."""
+        return await self._bodies.handle(lambda body: _print(body, kind), data, metadata)
 
 
 def _parse(text: bytes, kind: type[Message]) -> bytes:

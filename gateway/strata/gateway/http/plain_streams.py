@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from strata.gateway.http.calls import BodyTooLargeError, metadata_of, read_body
 from strata.gateway.http.errors import connect_error, error_body, http_status_of
-from strata.gateway.http.json_messages import JsonMessages
+from strata.gateway.http.json_messages import JsonMessages, Metadata
 from strata.protocol.shapes import ClientMethod, RpcShape
 
 EVENT_STREAM = "text/event-stream"
@@ -63,7 +63,7 @@ class PlainStream:
             call = self._open(
                 await self._json.to_binary(body, self._input, metadata), metadata=metadata
             )
-            messages = self._messages(call)
+            messages = self._messages(call, metadata)
             first = await anext(messages, None)
         except BodyTooLargeError as error:
             refusal = ConnectError(Code.RESOURCE_EXHAUSTED, str(error))
@@ -82,10 +82,10 @@ class PlainStream:
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
 
-    async def _messages(self, call: Any) -> AsyncGenerator[bytes]:
+    async def _messages(self, call: Any, metadata: Metadata) -> AsyncGenerator[bytes]:
         try:
             async for response in call:
-                yield await self._json.to_json(response, self._output)
+                yield await self._json.to_json(response, self._output, metadata)
         except grpc.aio.AioRpcError as error:
             raise connect_error(error) from error
         finally:

@@ -91,11 +91,11 @@ class A2aApplication:
             metadata = metadata_of(request.headers)
             await self._bodies.check_key(body, metadata)
             agent = await self._agent(request)
-            asked = await self._bodies.handle(parse_rpc_request, body)
+            asked = await self._bodies.handle(parse_rpc_request, body, metadata)
             request_id = asked.id
             method = _method_of(asked.method, request.headers.get(_VERSION_HEADER, ""))
             params = await self._bodies.handle(
-                lambda _: method.dialect.request(asked, method.kind), body
+                lambda _: method.dialect.request(asked, method.kind), body, metadata
             )
             tasks = AgentTasks(self._channel, self._conversations, agent, metadata)
             return await _respond(tasks, method, asked, params)

@@ -93,7 +93,7 @@ class ResponsesApi:
         metadata = metadata_of(request.headers)
         body = await read_body(request, self._max_body_bytes)
         await self._bodies.check_key(body, metadata)
-        asked = await self._bodies.handle(parse_responses_request, body)
+        asked = await self._bodies.handle(parse_responses_request, body, metadata)
         sent, response_format = asked.agent_input(), asked.agent_format()
         agent = await self._agents.find(asked.model, metadata)
         conversation_id = await self._conversation(request, asked, agent, metadata)

@@ -77,7 +77,7 @@ class OpenAiApi:
         metadata = metadata_of(request.headers)
         body = await read_body(request, self._max_body_bytes)
         await self._bodies.check_key(body, metadata)
-        asked = await self._bodies.handle(parse_chat_request, body)
+        asked = await self._bodies.handle(parse_chat_request, body, metadata)
         sent, response_format = asked.agent_input(), asked.agent_format()
         agent = await self._agents.find(asked.model, metadata)
         conversation_id = await conversation_named_by(
