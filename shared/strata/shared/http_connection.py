@@ -1,4 +1,4 @@
-"""Connections of HTTP clients, with limits on what comes before the body of a request."""
+"""Connections of HTTP clients, with limits on heads and on pauses in bodies of requests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ MAX_HEAD_BYTES = 128 * 1024
 HEAD_S = 30.0
 """How long the head of a request may take, in seconds."""
 
+BODY_PAUSE_S = 60.0
+"""How long a client may send nothing of a body that has not ended, in seconds: as for uploads."""
+
 
 class HttpConnection(HttpToolsProtocol):
-    """A connection that is closed if the head of a request is too large or never ends.
+    """A connection that is closed if the head of a request is too large or a request never ends.
 
     The parser keeps all bytes of an incomplete head, of the extension of a chunk, and of the
-    trailers after a chunked body, also of clients without a key.
+    trailers after a chunked body, and the application those of an incomplete body, also of clients
+    without a key.
     """
 
     _pending_bytes = 0
-    _head_deadline: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    # When the last byte of the body arrived, or its head; by the clock of the loop.
+    _body_time = 0.0
 
     def connection_made(  # type: ignore[override]
         self, transport: asyncio.Transport
@@ -52,23 +58,41 @@ class HttpConnection(HttpToolsProtocol):
         """Notes the end of the head."""
         self._pending_bytes = 0
         self._forget_deadline()
+        self._expect_body()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Notes a piece of the body."""
         self._pending_bytes = 0
+        self._body_time = self.loop.time()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Notes the end of the request."""
         self._pending_bytes = 0
+        self._forget_deadline()
         super().on_message_complete()
 
     def _expect_head(self) -> None:
         self._forget_deadline()
-        self._head_deadline = self.loop.call_later(HEAD_S, self.transport.close)
+        self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _expect_body(self) -> None:
+        self._body_time = self.loop.time()
+        self._deadline = self.loop.call_later(BODY_PAUSE_S, self._check_body)
+
+    def _check_body(self) -> None:
+        now = self.loop.time()
+        if self.flow.read_paused:
+            # The client waits for the server.
+            self._body_time = now
+        left = self._body_time + BODY_PAUSE_S - now
+        if left <= 0:
+            self.transport.close()
+        else:
+            self._deadline = self.loop.call_later(left, self._check_body)
 
     def _forget_deadline(self) -> None:
-        if self._head_deadline is not None:
-            self._head_deadline.cancel()
-            self._head_deadline = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -1,4 +1,4 @@
-"""HTTP connections with endless or slow request heads."""
+"""HTTP connections whose requests have endless or slow heads, or slow bodies."""
 
 from __future__ import annotations
 
@@ -87,3 +87,40 @@ async def test_body_may_be_large_and_slow(port: int, monkeypatch: pytest.MonkeyP
     async with asyncio.timeout(20):
         assert (await reader.read()).endswith(str(size).encode())
     writer.close()
+
+
+@pytest.mark.parametrize("start", [POST + b"content-length: 9\r\n\r\n", CHUNKED + b"3\r\n"])
+async def test_body_that_stops_closes_the_connection(
+    port: int, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(http_connection, "BODY_PAUSE_S", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(start + b"b")
+    async with asyncio.timeout(20):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_response_may_take_longer_than_a_pause_in_a_body(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connection, "BODY_PAUSE_S", 0.1)
+
+    async def count_slowly(scope: Scope, receive: Receive, send: Send) -> None:
+        # The server does not read meanwhile, and then does not answer.
+        await asyncio.sleep(0.3)
+        body = await Request(scope, receive).body()
+        await asyncio.sleep(0.3)
+        await PlainTextResponse(str(len(body)))(scope, receive, send)
+
+    listener = HttpListener(lambda _: count_slowly, "127.0.0.1", 0)
+    channel: Any = None
+    await listener.start(channel)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    size = 4 * http_connection.MAX_HEAD_BYTES
+    writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % size)
+    writer.write(b"b" * size)
+    async with asyncio.timeout(20):
+        assert (await reader.read()).endswith(str(size).encode())
+    writer.close()
+    await listener.stop()
