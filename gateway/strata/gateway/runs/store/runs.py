@@ -228,7 +228,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         }
         filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
-        result = await self._read(sql.list_statement(filters), values)
+        result = await self._read(sql.list_statement(filters, which.states), values)
         return [_run(row) for row in result.mappings()]
 
     async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:

@@ -7,6 +7,7 @@ the database allows exactly the transitions that `states` defines.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from sqlalchemy import TextClause, text
 
@@ -196,7 +197,7 @@ SELECT id FROM gateway.runs
 """)
 
 
-def list_statement(filters: Iterable[str]) -> TextClause:
+def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> TextClause:
     """Returns the statement that lists runs with the given filters.
 
     Each set of filters has its own statement, so that PostgreSQL plans it with the matching index
@@ -204,12 +205,28 @@ def list_statement(filters: Iterable[str]) -> TextClause:
 
     Args:
         filters: Names of filters: agent_id, conversation_id, states, before.
+        states: The states of the filter `states`.
     """
-    conditions = "".join(f" AND {_FILTERS[name]}" for name in filters)
+    if states and states <= OPEN_STATES:
+        filters = [name for name in filters if name != "states"]
+        only = f" AND ({_open_condition(states)})"
+    else:
+        only = ""
+    conditions = "".join(f" AND {_FILTERS[name]}" for name in filters) + only
     return text(
         f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id{conditions}"
         " ORDER BY id DESC LIMIT :limit"
     )
+
+
+def _open_condition(states: AbstractSet[RunState]) -> str:
+    """Returns the condition that a run has one of some open states.
+
+    The states are constants of the statement: the indexes of open runs, which do not grow with
+    the number of past runs, are used only if PostgreSQL knows that no other state is meant.
+    """
+    parts = (states & {RunState.QUEUED}, states & ACTIVE_STATES)
+    return " OR ".join(f"state IN ({_states(part)})" for part in parts if part)
 
 
 _FILTERS = {
