@@ -330,6 +330,26 @@ async def test_one_project_cannot_take_all_sessions() -> None:
         await asyncio.gather(*hanging, return_exceptions=True)
 
 
+async def test_servers_that_do_not_answer_delay_no_contact_of_another_project() -> None:
+    async with AsyncExitStack() as stack:
+        sessions = Sessions(
+            stack.enter_context(open_folder()),
+            ManagerLimits(connections=4),
+            program_users=program_users(stack),
+        )
+        stack.push_async_callback(sessions.manager.close)
+        for name in ("one", "two", "three"):
+            sessions.kept.servers[name] = McpServer(name, name, Transport.STDIO, ("sleep", "60"))
+        sessions.program("four", tool("echo"))
+        with use(as_project("noisy")):
+            sessions.manager.keep_connected(["one", "two", "three"], [])
+            assert len(sessions.manager._contacts) == 3
+        with use(as_project("quiet")):
+            sessions.manager.keep_connected(["four"], [])
+        await sessions.manager._contacts["quiet", "four"]
+        assert "four" in sessions.kept.reported
+
+
 async def test_an_unreachable_server_ends_no_session_of_another(sessions: Sessions) -> None:
     with use(as_project("project-2")):
         pids = json.loads(await sessions.run(sessions.program("theirs", tool("child")), "child"))

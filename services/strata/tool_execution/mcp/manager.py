@@ -260,21 +260,20 @@ class McpManager:
                 if connection is not None and not connection.ended and server_id not in away:
                     continue
             # An open session is reused, so it needs no further slot.
-            if connection is None and not self._has_space(len(self._contacts)):
+            if connection is None and not self._has_space():
                 continue
             task = asyncio.create_task(self._contact(key))
             self._contacts[key] = task
             task.add_done_callback(partial(self._contact_done, key))
 
-    def _has_space(self, opening: int) -> bool:
-        held = Counter(
+    def _has_space(self) -> bool:
+        # Sessions by project, those that are being opened included.
+        sessions = Counter(
             key[0] for key, entry in self._entries.items() if entry.connection is not None
         )
+        sessions.update(key[0] for key in self._contacts)
         most = share_of(self._limits.connections)
-        return (
-            held[current_project()] + opening < most
-            and held.total() + opening < self._limits.connections
-        )
+        return sessions[current_project()] < most and sessions.total() < self._limits.connections
 
     def _contact_done(self, key: Key, _: asyncio.Task[None]) -> None:
         self._contacts.pop(key, None)
