@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from embedder_doubles import EmbedderDouble
@@ -34,3 +36,29 @@ async def test_a_search_without_time_for_all_vectors_stores_some_and_the_next_co
     # A replica finds the vectors that another one has stored.
     assert len(await ToolSearch(store, {}, load).search("compass", 100)) == 40
     assert len(model.texts_of("document")) == 40
+
+
+async def test_tools_are_compared_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PostgresToolStore(database)
+    await store.upsert(custom("tool_1"), NOTHING)
+    compared_on: set[int] = set()
+    words_in = tool_search._words
+
+    def note(text: str) -> list[str]:
+        compared_on.add(threading.get_ident())
+        return words_in(text)
+
+    monkeypatch.setattr(tool_search, "_words", note)
+
+    async def load() -> EmbedderDouble:
+        return EmbedderDouble()
+
+    search = ToolSearch(store, {}, load)
+    # The first search makes the vectors, whose texts it needs.
+    for _ in range(2):
+        compared_on.clear()
+        await search.search("tool", 10)
+    assert compared_on
+    assert threading.get_ident() not in compared_on
