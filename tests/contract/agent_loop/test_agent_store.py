@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 from callers import as_project
 from strata.agent_loop.domain.agent.agents import (
     Agent,
+    AgentName,
     AgentPatch,
     AgentState,
     CompactionSettings,
@@ -22,6 +25,8 @@ from strata.agent_loop.domain.agent.agents import (
 )
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
+from strata.agent_loop.store import agents as agents_of_store
+from strata.agent_loop.store.rows import to_agent
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
@@ -115,6 +120,31 @@ async def test_agents_are_listed_by_ids_with_one_statement(
     assert await store.page(("x",), "", 10, "", [first.id]) == []
     with context.use(as_project()):
         assert await store.page((), "", 10, "", wanted) == []
+
+
+async def test_names_are_those_of_the_agents_that_are_listed(store: PostgresAgentStore) -> None:
+    first, second = await active(store), await active(store, name="Al", tags=("x",))
+    await store.insert(agent("Cy"), RequestKey())
+    named = [AgentName(one.id, one.name) for one in (first, second)]
+    assert await store.names((), "", 10, "") == named
+    assert await store.names((), "", 1, first.id) == named[1:]
+    assert await store.names(("x",), "a", 10, "", [first.id, second.id]) == named[1:]
+
+
+async def test_agents_are_read_from_their_rows_beside_the_event_loop(
+    store: PostgresAgentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = await active(store)
+    read_on: list[int] = []
+
+    def note(row: Mapping[str, Any]) -> Agent:
+        read_on.append(threading.get_ident())
+        return to_agent(row)
+
+    monkeypatch.setattr(agents_of_store, "to_agent", note)
+    assert await store.page((), "", 10, "") == [listed]
+    assert read_on
+    assert threading.get_ident() not in read_on
 
 
 async def test_concurrent_creations_with_one_request_id_create_one_agent(

@@ -152,7 +152,7 @@ async def index_states(client: GatewayClient) -> list[IndexState]:
 
 async def count_agents(client: GatewayClient) -> str:
     """Returns the number of agents in the project; ``10000+`` if there are more."""
-    request = agent_service_pb2.ListAgentsRequest(page_size=_PAGE_SIZE)
+    request = agent_service_pb2.ListAgentsRequest(page_size=_PAGE_SIZE, names_only=True)
     count = 0
     for _ in range(_MAX_PAGES):
         page = await client.agents.ListAgents(request)

@@ -40,6 +40,7 @@ from strata.agent_loop.convert.tool_rules import (
 from strata.agent_loop.domain.agent.agents import (
     DEFAULT_TIMEZONE,
     Agent,
+    AgentName,
     AgentPatch,
     Conversation,
     merge_tools,
@@ -321,7 +322,7 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
     return wire
 
 
-def agent_name_to_proto(agent: Agent) -> pb.Agent:
+def agent_name_to_proto(agent: AgentName) -> pb.Agent:
     """Returns an agent as a proto with its id and name only."""
     return pb.Agent(id=agent.id, name=agent.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
+    AgentName,
     AgentPatch,
     Conversation,
     StoredAgent,
@@ -99,16 +101,16 @@ _LOAD = text_with_columns(
     """,
     f"{AGENT_COLUMNS}, conversation_id, providers, owners, sealed",
 )
-_PAGE = text(
-    f"""
-    SELECT {AGENT_COLUMNS} FROM agent_loop.agents
+_LISTED = """
+    FROM agent_loop.agents
     WHERE project_id = :project AND id > :after AND state = 'active'
       AND tags @> CAST(:tags AS text[])
       AND (CAST(:part AS text) = '' OR position(lower(:part) IN lower(name)) > 0)
       AND (cardinality(CAST(:ids AS text[])) = 0 OR id = ANY(CAST(:ids AS text[])))
     ORDER BY id LIMIT :limit
-    """
-)
+"""
+_PAGE = text(f"SELECT {AGENT_COLUMNS} {_LISTED}")
+_NAMES = text(f"SELECT id, name {_LISTED}")
 _LOCK = text(
     f"SELECT {AGENT_COLUMNS} FROM agent_loop.agents WHERE {_THIS} AND state = 'active'"
     " FOR NO KEY UPDATE"
@@ -276,17 +278,41 @@ class PostgresAgentStore:
         agent_ids: Sequence[str] = (),
     ) -> Sequence[Agent]:
         """Lists active agents."""
+        rows = await self._listed(_PAGE, tags, name_contains, limit, after, agent_ids)
+        # In a thread: the largest page takes more than 20 ms.
+        return await asyncio.to_thread(lambda: [to_agent(row) for row in rows])
+
+    async def names(
+        self,
+        tags: Sequence[str],
+        name_contains: str,
+        limit: int,
+        after: str,
+        agent_ids: Sequence[str] = (),
+    ) -> Sequence[AgentName]:
+        """Lists the names of active agents."""
+        rows = await self._listed(_NAMES, tags, name_contains, limit, after, agent_ids)
+        return [AgentName(row["id"], row["name"]) for row in rows]
+
+    async def _listed(
+        self,
+        statement: TextClause,
+        tags: Sequence[str],
+        name_contains: str,
+        limit: int,
+        after: str,
+        agent_ids: Sequence[str],
+    ) -> Sequence[Mapping[str, Any]]:
         async with self._database.transaction(read_only=True) as connection:
-            rows = await _all(
+            return await _all(
                 connection,
-                _PAGE,
+                statement,
                 tags=list(tags),
                 part=name_contains,
                 limit=limit,
                 after=after,
                 ids=list(agent_ids),
             )
-        return [to_agent(row) for row in rows]
 
     async def known_agent(self, request: RequestKey) -> Agent | None:
         """Returns the agent as an earlier request changed it."""

@@ -221,6 +221,14 @@ def external_id_taken(external_id: str) -> AlreadyExistsError:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentName:
+    """The id and the name of an agent."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoredAgent:
     """An agent with internal state of the service.
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
+    AgentName,
     AgentPatch,
     Conversation,
     StoredAgent,
@@ -105,6 +106,17 @@ class AgentStore(Protocol):
             after: The id after which the list begins; empty for the first agents.
             agent_ids: Only agents with these ids; empty for all.
         """
+        ...
+
+    async def names(
+        self,
+        tags: Sequence[str],
+        name_contains: str,
+        limit: int,
+        after: str,
+        agent_ids: Sequence[str] = (),
+    ) -> Sequence[AgentName]:
+        """Lists ids and names of the agents that `page` lists, for a fraction of the time."""
         ...
 
     async def known_agent(self, request: RequestKey) -> Agent | None:
