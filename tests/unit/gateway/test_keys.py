@@ -155,6 +155,22 @@ async def test_the_cache_and_concurrent_lookups_are_bounded() -> None:
     )
     assert door.lookup.most <= 4
     assert len(door.authenticator._known) <= 10
+    assert len(door.authenticator._unknown) <= 10
+
+
+async def test_unknown_keys_neither_delay_nor_displace_one_that_is_used() -> None:
+    door = Door(size=10)
+    secret, record = door.lookup.add(Scope.RUN)
+    await door.enter(secret)
+    door.clock.advance(5.1)
+    invented = [asyncio.create_task(door.enter(new_secret().text)) for _ in range(200)]
+    await asyncio.sleep(0)
+    assert await door.enter(secret) == record.id
+    assert door.lookup.asked.index(record.id, 1) < 10
+    await asyncio.gather(*invented, return_exceptions=True)
+    before = len(door.lookup.asked)
+    await door.enter(secret)
+    assert len(door.lookup.asked) == before
 
 
 async def test_a_valid_id_with_a_wrong_secret_is_refused() -> None:

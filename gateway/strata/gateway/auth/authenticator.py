@@ -39,7 +39,7 @@ class ApiKeyAuthenticator:
         clock: The time.
         ttl_s: Seconds to cache a key.
         unknown_ttl_s: Seconds to cache an unknown id.
-        size: Maximum number of cached keys.
+        size: Maximum number of cached keys, and of cached unknown ids.
     """
 
     def __init__(
@@ -64,9 +64,13 @@ class ApiKeyAuthenticator:
         self._ttl_s = ttl_s
         self._unknown_ttl_s = unknown_ttl_s
         self._size = size
-        self._known: OrderedDict[str, tuple[KeyRecord | None, float]] = OrderedDict()
+        # Each with the time at which it must be looked up again.
+        self._known: OrderedDict[str, tuple[KeyRecord, float]] = OrderedDict()
+        self._unknown: OrderedDict[str, float] = OrderedDict()
         self._lookups: dict[str, asyncio.Task[KeyRecord | None]] = {}
+        # Keys in use are not kept waiting, or forgotten, because of invented ones.
         self._slots = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+        self._slots_of_known = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
 
     async def authenticate(self, method: ServedMethod, metadata: Metadata) -> Caller:
         """Returns the caller, with the internal token for calls on its behalf.
@@ -115,6 +119,9 @@ class ApiKeyAuthenticator:
         if known is not None and now < known[1]:
             self._known.move_to_end(key_id)
             return known[0]
+        if now < self._unknown.get(key_id, now):
+            self._unknown.move_to_end(key_id)
+            return None
         lookup = self._lookups.get(key_id)
         if lookup is None:
             # All waiting calls share one lookup; none of them may cancel it.
@@ -124,13 +131,18 @@ class ApiKeyAuthenticator:
         return await asyncio.shield(lookup)
 
     async def _look_up(self, key_id: str) -> KeyRecord | None:
-        async with self._slots:
+        async with self._slots_of_known if key_id in self._known else self._slots:
             record = await self._lookup.find(key_id)
-        ttl = self._ttl_s if record is not None else self._unknown_ttl_s
-        self._known[key_id] = (record, self._clock.monotonic() + ttl)
-        self._known.move_to_end(key_id)
-        if len(self._known) > self._size:
-            self._known.popitem(last=False)
+        now = self._clock.monotonic()
+        self._known.pop(key_id, None)
+        self._unknown.pop(key_id, None)
+        if record is not None:
+            self._known[key_id] = (record, now + self._ttl_s)
+        else:
+            self._unknown[key_id] = now + self._unknown_ttl_s
+        for remembered in (self._known, self._unknown):
+            if len(remembered) > self._size:
+                remembered.popitem(last=False)
         return record
 
 
