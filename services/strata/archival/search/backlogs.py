@@ -104,6 +104,6 @@ class ChunkBacklog:
         elif (batch := await self._queue.next(queued, self._batch)) is not None:
             await self._index.write(queued.project_id, batch)
             if not await self._queue.indexed(queued, batch):
-                # PostgreSQL ends the claim of a process that was suspended. Another replica may have
-                # removed the set from the index before these chunks were written.
+                # PostgreSQL ends the claim of a process that was suspended. Another replica may
+                # have removed the set from the index before these chunks were written.
                 await self._index.remove_set(queued.project_id, queued.id)
