@@ -268,7 +268,7 @@ async def test_passages_survive_a_downgrade(databases: Databases) -> None:
         await PostgresArchiveStore(database).prepare("agent-a")
         template = own_archive("agent-a", MODEL, DIM, NOW)
         stored = await PostgresPassageStore(database).insert(
-            ArchiveRef(agent_id="agent-a"), [kept, changed, gone], template, ""
+            ArchiveRef(agent_id="agent-a"), [kept, changed, gone], template
         )
         history = PostgresPassageHistory(database)
         await history.update(changed.id, PassageChange(text=new_text("newer"), author=author), NOW)

@@ -485,8 +485,9 @@ async def _outcome(send: Send, request_id: str, body: str) -> object:
         if error.reason is not Reason.REQUEST_ID_REUSED:
             raise
         return error.reason
-    is_message = isinstance(answer, Message)
-    return (body, answer.SerializeToString(deterministic=True) if is_message else answer)
+    if isinstance(answer, Message):
+        return body, answer.SerializeToString(deterministic=True)
+    return body, answer
 
 
 @pytest.mark.parametrize("case", _CASES)
@@ -526,7 +527,8 @@ async def test_every_method_with_a_request_id_has_a_case() -> None:
     assert methods == {name.partition("_")[0] for name in _CASES} | set(_NOT_HERE)
 
 
-def _field_names(message: Descriptor) -> Iterator[str]:
+def _field_names(message: Descriptor | None) -> Iterator[str]:
+    assert message is not None
     for field in message.fields:
         yield field.name
         if field.name == "header":

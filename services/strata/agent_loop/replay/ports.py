@@ -254,7 +254,7 @@ class RecordedTools:
 class RecordedJournal:
     """Implements `domain.ports.Journal`: a replay is a single dispatch and needs no journal."""
 
-    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+    async def resume(self, key: JournalKey, step: int | None) -> StepRecord | None:
         """Returns nothing."""
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
-from strata.shared.server_tools import server_of
+from strata.shared.server_tools import server_of, space_for_server_tools
 from strata.shared.tool_catalogue import MAX_OFFERED_TOOLS
 from strata.tool_execution.domain.registry import ServerTools, ToolStore, tool_missing
 
@@ -64,7 +64,7 @@ class ServerToolNames:
             [server.server_id for server in servers.values() if server.away],
         )
         single = [name for name in names if name not in wanted]
-        space = max(0, MAX_OFFERED_TOOLS - len(set(single)))
+        space = space_for_server_tools(names)
         chosen: list[str] = []
         notes: dict[str, pb.ServerTools] = {}
         for name, server in wanted.items():

@@ -12,7 +12,8 @@ from strata.cli.output import note, print_listing, safe
 from strata.protocol.errors import NotFoundError
 from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
-from strata.shared.server_tools import MAX_SERVER_TOOLS, server_of
+from strata.shared.server_tools import server_of, space_for_server_tools
+from strata.shared.tool_catalogue import FILE_TOOLS
 
 _DESCRIPTION_CHARS = 80
 
@@ -33,7 +34,7 @@ def show_tools(
                 tools.append((response.tool, ""))
             except NotFoundError:
                 problems.append(f"{name}: there is no such tool now")
-        left = MAX_SERVER_TOOLS
+        left = space_for_server_tools({*names, *FILE_TOOLS})
         for name in names:
             server = server_of(name)
             if server is None:

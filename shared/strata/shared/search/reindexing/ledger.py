@@ -87,9 +87,10 @@ class Ledger:
             async with self._worker.system_transaction(read_only=True) as connection:
                 return await repeated_reindex(connection, self._sql.schema, "", request_id)
 
-        return await find_answer() or await answered_or(
-            self._start(source, target, total, request_id), find_answer
-        )
+        known = await find_answer()
+        if known is not None:
+            return known
+        return await answered_or(self._start(source, target, total, request_id), find_answer)
 
     async def _start(
         self, source: Serving, target: Serving, total: int, request_id: str
