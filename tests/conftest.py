@@ -6,6 +6,7 @@ PostgreSQL runs without fsync and without autovacuum: tests of durability start 
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import logging
 import os
@@ -24,7 +25,7 @@ import pytest_asyncio
 from hypothesis import settings
 
 import ast_parse_lock
-from prepared_folder import make_prepared_folder
+from prepared_folder import copy_prepared_folder, make_prepared_folder
 from scheduling import FixtureScheduling
 from shapes import mark_other_shapes
 from strata.shared.db import Database
@@ -186,10 +187,23 @@ def engine_folder(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def prepared_folder(session_folder: Path) -> Path:
-    """A data folder as a first start leaves it, for `copy_prepared_folder`."""
-    folder = session_folder / "prepared"
-    make_prepared_folder(folder)
+def prepared_folder(
+    request: pytest.FixtureRequest, session_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A data folder as a first start leaves it, for `copy_prepared_folder`.
+
+    The first test process that needs it makes it for all.
+    """
+    own = tmp_path_factory.getbasetemp()
+    common = own.parent if hasattr(request.config, "workerinput") else own
+    folder = common / "prepared"
+    with (common / "prepared.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            # The database's user cannot enter pytest's folders.
+            make_prepared_folder(session_folder / "prepared")
+            copy_prepared_folder(session_folder / "prepared", common / "copying")
+            (common / "copying").rename(folder)
     return folder
 
 

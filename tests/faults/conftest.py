@@ -1,4 +1,9 @@
-"""Fixtures of a Strata in child processes, which tests kill."""
+"""Fixtures of a Strata in child processes, which tests kill.
+
+A start takes four seconds of the processor, and thirteen with a process for each service. Tests
+share a running Strata of each shape: each has agents of its own, and what it kills runs again, or
+is started again, before the next one. Tests with many faults have a Strata of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from faults.live import Live, ModelThread
-from live import still_running
+from faults.surviving import until_answered
 from prepared_folder import copy_prepared_folder
 
 
@@ -20,17 +25,49 @@ def model() -> Iterator[ModelThread]:
         yield thread
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def lives(
+    session_folder: Path, prepared_folder: Path, model: ModelThread
+) -> AsyncIterator[dict[bool, Live]]:
+    """A Strata as one process and one with a process for each service (True), not started yet."""
+    folders = {split: session_folder / ("split" if split else "single") for split in (False, True)}
+    for folder in folders.values():
+        copy_prepared_folder(prepared_folder, folder)
+    lives = {split: Live(folder, model.url, split=split) for split, folder in folders.items()}
+    yield lives
+    for strata in lives.values():
+        if strata.runs:
+            await strata.stop_whole()
+
+
 @pytest_asyncio.fixture(params=[False], ids=["single"])
-async def live(
-    request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path, model: ModelThread
+async def live(request: pytest.FixtureRequest, lives: dict[bool, Live]) -> Live:
+    """A running Strata that tests share; parametrize indirectly with True for split mode."""
+    strata = lives[request.param]
+    if strata.runs:
+        await _wait_for_services(strata)
+    else:
+        await strata.start()
+    strata.skip_log()
+    return strata
+
+
+@pytest_asyncio.fixture
+async def split(
+    open_folder: Path, prepared_folder: Path, model: ModelThread
 ) -> AsyncIterator[Live]:
-    """A running Strata for one test; parametrize indirectly with True for split mode."""
+    """A running Strata for one test, with a process for each service."""
     copy_prepared_folder(prepared_folder, open_folder / "data")
-    strata = Live(open_folder / "data", model.url, split=request.param)
+    strata = Live(open_folder / "data", model.url, split=True)
     await strata.start()
-    family = strata.tree()
     yield strata
-    if strata.process.poll() is None:
-        family = strata.tree()
-        await strata.stop()
-    assert await still_running(family, 10.0) == []
+    await strata.stop_whole()
+
+
+async def _wait_for_services(strata: Live) -> None:
+    """Waits until those that the test before has killed serve again."""
+    async with strata.client() as client:
+        agent = await until_answered(client.new_agent)
+        # This turn calls all of them but the sandbox of custom tools.
+        while not (await until_answered(lambda: client.send(agent.id, "archive it"))).ended_well:
+            pass

@@ -17,20 +17,8 @@ import psutil
 from faults.comparison import ENGINES, Fault
 from faults.live import Live
 from faults.turns import MOMENTS, Load
-from live import alive
+from faults.victims import PROCESSES, replicas_of
 
-# A part of the command line of each process.
-PROCESSES = {
-    "gateway": "strata.gateway.main",
-    "agent_loop": "strata.agent_loop.main",
-    "core_memory": "strata.core_memory.main",
-    "recall": "strata.recall.main",
-    "archival": "strata.archival.main",
-    "tool_execution": "strata.tool_execution.main",
-    "tool_runner": "strata.tool_runner.main",
-    "postgres": "postgres",
-    "vectors": "strata.standalone.vectors",
-}
 _HOWS = {
     "postgres": ("kill", "stop", "hang", "read-only", "full"),
     "vectors": ("kill", "stop", "hang"),
@@ -75,21 +63,6 @@ async def prepare_full_disk(live: Live) -> None:
         await connection.execute(_REFUSE_WRITES)
     finally:
         await connection.close()
-
-
-def replicas_of(live: Live, service: str) -> list[psutil.Process]:
-    """Returns the running processes of a service or of an engine."""
-    matching = []
-    for process in alive(live.tree()[1:]):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            parent = process.parent()
-            mark = PROCESSES[service]
-            if any(mark in word for word in process.cmdline()) and not (
-                # Child processes of PostgreSQL and of services have the same command line.
-                parent is not None and any(mark in word for word in parent.cmdline())
-            ):
-                matching.append(process)
-    return matching
 
 
 async def inflict(load: Load, live: Live, faults: int, *, replicas: int) -> None:

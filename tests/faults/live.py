@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -79,6 +79,15 @@ class ModelThread:
             self.url = self.server.openai_url
             self._started.set()
             await self._end.wait()
+
+    @contextmanager
+    def answering(self, answer: Responder) -> Iterator[None]:
+        """Answers every request by a function during the block."""
+        self.server.respond(answer)
+        try:
+            yield
+        finally:
+            self.server.respond(self._answer)
 
     def asked(self, text: str) -> int:
         """Returns how often the model was called with `text` as the last message."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,9 @@ from strata.api.common.v1 import message_pb2
 from strata.protocol.status import FAILED_WRITE, from_rpc_error
 
 _PATIENCE_S = 60.0
+# A client that waits for a process that died is not far behind the others, which else would send
+# messages as fast as the machine can until it is served again.
+_LEAD = 4
 # Errors that a client may get while a process is down; any other error is a defect.
 PASSING = {
     grpc.StatusCode.UNAVAILABLE,
@@ -59,7 +62,7 @@ class Talk:
 
     async def say(self, text: str) -> Turn:
         """Sends a message until it is answered, each time with the same request id."""
-        request_id = f"{self.number}-{len(self.sent_texts)}"
+        request_id = f"{self.agent_id}-{len(self.sent_texts)}"
         until = asyncio.get_running_loop().time() + _PATIENCE_S
         while True:
             try:
@@ -106,9 +109,13 @@ async def talking(
     talks = [Talk(Client(address, key), number) for number in range(clients)]
     over = asyncio.Event()
 
+    def counts() -> Iterable[int]:
+        return (len(talk.sent_texts) for talk in talks)
+
     async def run(talk: Talk) -> None:
         while not over.is_set():
             await talk.say(text(talk.number, len(talk.sent_texts)))
+            await close_to_the_last(len(talk.sent_texts), counts, over)
 
     try:
         for talk in talks:
@@ -125,6 +132,20 @@ async def talking(
     finally:
         for talk in talks:
             await talk.client.channel.close()
+
+
+async def close_to_the_last(
+    count: int, counts: Callable[[], Iterable[int]], over: asyncio.Event
+) -> None:
+    """Waits while a client is more than a few turns ahead of the slowest one.
+
+    Args:
+        count: The turns of the client.
+        counts: Returns the turns of all clients.
+        over: Ends the waiting.
+    """
+    while count > min(counts()) + _LEAD and not over.is_set():
+        await asyncio.sleep(0.05)
 
 
 async def further(talks: list[Talk], turns: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ import grpc
 import pytest
 
 from faults.live import Client, Live, Turn, dialogue
-from faults.load import is_passing
+from faults.load import close_to_the_last, is_passing
 from passage_uploads import upload_passages
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import passage_index_service_pb2_grpc as passage_index_grpc
@@ -93,7 +94,7 @@ class Archivist:
         number = len(self.kept)
         count = 1 if number % 3 else 4
         texts = [fact(self.name, number + i) for i in range(count)]
-        await until_answered(lambda: self._insert(f"{self.name}-{number}", texts))
+        await until_answered(lambda: self._insert(f"{self.agent_id}-{number}", texts))
         self.kept += texts
 
     async def _insert(self, request_id: str, texts: Sequence[str]) -> None:
@@ -145,7 +146,7 @@ class Talker:
         archives = number % 4 == 2
         message = f"archive {text}" if archives else f"{text} {_filler(self.name, number)}"
         turn = await until_answered(
-            lambda: self.client.send(self.agent_id, message, request_id=f"{self.name}-{number}")
+            lambda: self.client.send(self.agent_id, message, request_id=f"{self.agent_id}-{number}")
         )
         if archives:
             (self.kept if _kept(turn) else self.perhaps).append(text)
@@ -198,6 +199,8 @@ class Rebuilder:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        # Tests may share a Strata.
+        self._id = uuid.uuid4().hex
         channel: Any = client.channel
         self._services: dict[str, Any] = {
             "messages": message_index_grpc.MessageIndexServiceStub(channel),
@@ -227,7 +230,7 @@ class Rebuilder:
     async def _rebuild(self, collection: str, number: int) -> None:
         stub = self._services[collection]
         start = search_pb2.StartReindexRequest(
-            collection=collection, request_id=f"{collection}-{number}"
+            collection=collection, request_id=f"{self._id}-{collection}-{number}"
         )
         begun = await until_answered(
             lambda: stub.StartReindex(start, **self._client.as_organization)
@@ -400,19 +403,22 @@ async def writing(strata: Live, pause: float) -> AsyncIterator[Load]:
     )
     over = asyncio.Event()
     chance = random.Random(7)
-
-    async def run(writer: Archivist | Talker) -> None:
-        while not over.is_set():
-            await writer.put()
-            await asyncio.sleep(chance.uniform(0, 2 * pause))
-
     writers: list[Archivist | Talker] = [*load.archivists, *load.talkers]
+    writes = [0] * len(writers)
+
+    async def run(number: int) -> None:
+        while not over.is_set():
+            await writers[number].put()
+            writes[number] += 1
+            await asyncio.sleep(chance.uniform(0, 2 * pause))
+            await close_to_the_last(writes[number], lambda: writes, over)
+
     try:
         for task in writers:
             await task.begin()
         async with asyncio.TaskGroup() as group:
-            for task in writers:
-                group.create_task(run(task))
+            for number in range(len(writers)):
+                group.create_task(run(number))
             group.create_task(load.rebuilder.run(over))
             try:
                 yield load

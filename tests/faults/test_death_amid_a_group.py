@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from chat_messages import text_of, user_message
-from doubles.model_server import ModelServer
 from doubles.script import ModelCall, Reply, Step, call
-from live import LiveSystem
-from prepared_folder import copy_prepared_folder
+from faults.live import Live, ModelThread
 from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -25,7 +20,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
-from whole_system import System
+from whole_system import Shape, System
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -44,17 +39,6 @@ class Watched:
     ended: bool = False
 
 
-@pytest_asyncio.fixture(name="strata")
-async def _strata(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveSystem]:
-    copy_prepared_folder(prepared_folder, open_folder / "data")
-    async with ModelServer() as model:
-        strata = LiveSystem(open_folder / "data", model, split=False)
-        try:
-            yield strata
-        finally:
-            await strata.close()
-
-
 def speaking(request: ModelCall) -> Step:
     """Replies slowly with the name of the persona and the number of its replies in the request.
 
@@ -70,6 +54,19 @@ def speaking(request: ModelCall) -> Step:
     if own == 0 and name in calls:
         return Reply(calls=calls[name].calls, piece=8, pause=0.02)
     return Reply(text=f"{name} says {own + 1}", piece=2, pause=0.02)
+
+
+def client_of(live: Live, model: ModelThread, key: str) -> System:
+    return System(Shape.IN_PROCESS, live.runtime.address, key, "", model.server)
+
+
+async def new_project(live: Live, model: ModelThread) -> str:
+    """Returns a key of a project in which the names of the agents are free."""
+    world = client_of(live, model, live.key)
+    world.organization_key = live.organization_key
+    key = await world.key_of_other_project()
+    await world.channel.close()
+    return key
 
 
 async def members(world: System, *names: str) -> list[agent_pb.Agent]:
@@ -118,11 +115,22 @@ async def watch(world: System, runs: list[Watched], count: int) -> None:
     await asyncio.wait((reading,))
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-async def test_no_member_replies_twice_and_none_is_skipped(strata: LiveSystem, seed: int) -> None:
-    chance = random.Random(seed)
-    strata.model.respond(speaking)
-    world = await strata.start_system()
+@pytest.mark.parametrize(
+    ("seed", "most"),
+    [(0, 2), *(pytest.param(seed, 3, marks=pytest.mark.slow) for seed in (0, 1))],
+)
+async def test_no_member_replies_twice_and_none_is_skipped(
+    live: Live, model: ModelThread, seed: int, most: int
+) -> None:
+    with model.answering(speaking):
+        await reply_through_deaths(live, model, random.Random(seed), most)
+
+
+async def reply_through_deaths(
+    live: Live, model: ModelThread, chance: random.Random, most: int
+) -> None:
+    key = await new_project(live, model)
+    world = client_of(live, model, key)
     in_turn = await members(world, *NAMES)
     manager, *asked = await members(world, "Max", "Dee", "Eve")
     swarm = await members(world, "Flo", "Gus")
@@ -134,15 +142,16 @@ async def test_no_member_replies_twice_and_none_is_skipped(strata: LiveSystem, s
         await start(world, swarm, type=group_pb.MANAGER_TYPE_SWARM, max_turns=3),
     ]
     deaths = 0
-    while deaths < 3:
+    while deaths < most:
         # All processes are killed after one to sixteen further events.
         await watch(world, runs, chance.randint(1, 16))
         if all(run.ended for run in runs):
             break
-        await strata.kill()
+        await live.kill()
         deaths += 1
         await world.channel.close()
-        world = await strata.start_system()
+        await live.start()
+        world = client_of(live, model, key)
     assert deaths >= 2
     await check_in_turn(world, in_turn, await world.follow(runs[0].run_id))
     await check_asked(world, manager, asked, await world.follow(runs[1].run_id))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import re
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +14,11 @@ import pytest
 
 from faults.live import Client, Live
 from faults.surviving import until_answered
+from faults.victims import kill
 from strata.api.core_memory.v1 import block_service_pb2 as pb
+
+# The first test of a shape starts the Strata of all.
+pytestmark = pytest.mark.timeout(240)
 
 HANDS = 40
 BLOCKS = ("plans", "people", "places", "projects")
@@ -75,7 +77,7 @@ class Editing:
         # The edits of a block alternate: at the end, at the beginning, in a slot.
         turn = number // len(BLOCKS)
         request = pb.EditBlockRequest(
-            request_id=f"edit-{number}",
+            request_id=f"{self.agents[0]}-edit-{number}",
             agent_id=self.agents[number % len(self.agents)],
             label=label_of(number),
         )
@@ -102,9 +104,8 @@ async def test_edits_survive_the_death_of_core_memory(live: Live, edits: int) ->
         blocks, agents = await _shared_blocks(client)
         editing = Editing(client, agents)
         work = asyncio.create_task(editing.run(range(edits)))
-        victim = live.runtime.processes["core_memory"]
         await editing.reached(edits // 3)
-        os.kill(victim, signal.SIGKILL)
+        victim = kill(live, "core_memory").pid
         assert len(editing.acknowledged) + len(editing.unknown) < edits
         await work
         # The new process may not serve yet.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 
 import grpc
 import psutil
@@ -12,8 +10,12 @@ import pytest
 
 from faults.live import Client, Live, ModelThread, slowly
 from faults.load import further, talking
+from faults.victims import kill
 from strata.api.archival.v1 import passage_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2
+
+# The first test of a shape starts the Strata of all.
+pytestmark = pytest.mark.timeout(240)
 
 SERVICES = (
     *("core_memory", "recall", "archival", "tool_runner", "tool_execution", "agent_loop"),
@@ -31,10 +33,9 @@ BOTH = pytest.mark.parametrize(
 
 @BOTH
 async def test_nothing_is_lost_when_postgres_is_killed(live: Live) -> None:
-    pid = live.runtime.processes["postgres"]
     async with talking(live) as talks:
         await further(talks, 2)
-        os.kill(pid, signal.SIGKILL)
+        pid = kill(live, "postgres").pid
         await further(talks, 3)
         async with live.client() as client:
             for talk in talks:
@@ -55,7 +56,7 @@ async def test_memory_works_without_the_vector_engine_and_is_indexed_later(live:
 
     async with talking(live, 3, text) as talks:
         await further(talks, 2)
-        os.kill(live.runtime.processes["vectors"], signal.SIGKILL)
+        kill(live, "vectors")
         await further(talks, 4)
         assert [talk.failures for talk in talks] == [[], [], []]
     async with live.client() as client:
@@ -78,13 +79,13 @@ async def test_memory_works_without_the_vector_engine_and_is_indexed_later(live:
 @pytest.mark.slow
 @pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
 async def test_nothing_is_lost_when_services_are_killed_one_after_the_other(live: Live) -> None:
-    started = dict(live.runtime.processes)
+    killed = {}
     async with talking(live) as talks:
         for service in SERVICES:
             await further(talks, 1)
-            os.kill(started[service], signal.SIGKILL)
+            killed[service] = kill(live, service).pid
             await further(talks, 2)
-    restarted = {service for service in SERVICES if not psutil.pid_exists(started[service])}
+    restarted = {service for service, pid in killed.items() if not psutil.pid_exists(pid)}
     assert restarted == set(SERVICES)
 
 
@@ -95,7 +96,7 @@ async def test_a_turn_survives_the_death_of_its_agent_loop(live: Live, model: Mo
         text = slowly()
         turn = await client.begin(model, agent.id, text)
         assert not turn.done()
-        os.kill(live.runtime.processes["agent_loop"], signal.SIGKILL)
+        kill(live, "agent_loop")
         answered = await turn
         assert answered.ended_well
         assert answered.reply == f"You said: {text}"
@@ -114,14 +115,14 @@ async def test_a_client_whose_gateway_died_follows_its_run_to_the_end(
     async with live.client() as client:
         agent = await client.new_agent()
         text = slowly()
-        turn = await client.begin(model, agent.id, text, request_id="again")
-        os.kill(live.runtime.processes["gateway"], signal.SIGKILL)
+        turn = await client.begin(model, agent.id, text, request_id=agent.id)
+        kill(live, "gateway")
         with pytest.raises(grpc.aio.AioRpcError) as broken:
             await turn
         assert broken.value.code() is grpc.StatusCode.UNAVAILABLE
         while True:
             try:
-                followed = await client.send(agent.id, text, request_id="again")
+                followed = await client.send(agent.id, text, request_id=agent.id)
                 break
             except grpc.aio.AioRpcError as error:
                 assert error.code() is grpc.StatusCode.UNAVAILABLE

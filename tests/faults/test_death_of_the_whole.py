@@ -18,6 +18,9 @@ from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
 
+# The first test of a shape starts the Strata of all.
+pytestmark = pytest.mark.timeout(240)
+
 GENTLE = "gently, but within the grace of a stop"
 BOTH = pytest.mark.parametrize(
     "live",
@@ -80,7 +83,7 @@ async def test_an_immediate_stop_leaves_the_turn_to_be_resumed_at_the_next_start
         agent = await client.new_agent()
         assert (await client.send(agent.id, "before")).ended_well
         text = slowly()
-        call = await client.begin(model, agent.id, text, request_id="slow")
+        call = await client.begin(model, agent.id, text, request_id=agent.id)
         family = live.tree()
         live.process.send_signal(signal.SIGINT)
         # Two signals at once would count as one.
@@ -103,7 +106,7 @@ async def test_all_processes_end_with_the_main_process_and_its_turn_continues_at
         agent = await client.new_agent()
         assert (await client.send(agent.id, "before")).ended_well
         text = slowly()
-        call = await client.begin(model, agent.id, text, request_id="slow")
+        call = await client.begin(model, agent.id, text, request_id=agent.id)
         family = live.tree()
         await live.stop(signal.SIGKILL)
         assert await still_running(family, 5) == []
@@ -148,19 +151,29 @@ async def test_acknowledged_data_survives_a_kill_of_every_process(live: Live) ->
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize(
-    "delays",
+    "ends",
     [
-        pytest.param((0.4, 1.8, 3.5), id="three"),
-        pytest.param((0.4, 1.0, 1.8, 2.6, 3.5), id="five", marks=pytest.mark.slow),
+        pytest.param(
+            [(0.4, signal.SIGKILL), (1.8, signal.SIGTERM), (3.0, signal.SIGKILL)], id="three"
+        ),
+        pytest.param(
+            [(delay, signal.SIGTERM) for delay in (0.4, 1.0, 1.8, 2.6, 3.5)],
+            id="five-SIGTERM",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            [(delay, signal.SIGKILL) for delay in (0.4, 1.0, 1.8, 2.6, 3.5)],
+            id="five-SIGKILL",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 async def test_a_kill_during_the_start_leaves_no_process_and_no_damage(
-    how: signal.Signals, delays: tuple[float, ...], open_folder: Path, model: ModelThread
+    ends: list[tuple[float, signal.Signals]], open_folder: Path, model: ModelThread
 ) -> None:
     strata = Live(open_folder / "data", model.url)
-    for delay in delays:
+    for delay, how in ends:
         process = strata.launch()
         await asyncio.sleep(delay)
         family = [psutil.Process(process.pid)]
@@ -186,7 +199,7 @@ async def _ends_well(live: Live, agent: agent_service_pb2.Agent, text: str) -> N
     async with live.client() as client:
         active = run_service_pb2.ListRunsRequest(agent_id=agent.id, page_size=1)
         run = (await client.runs.ListRuns(active, **client.call)).runs[0]
-        assert run.request_id == "slow"
+        assert run.request_id == agent.id
         followed: Turn = await client.follow(run.id)
         assert followed.ended_well, followed.finished
         next_one = await client.send(agent.id, "after")

@@ -38,10 +38,10 @@ import pytest
 import pytest_asyncio
 
 from faults.cluster import Cluster
-from faults.inflicting import PROCESSES, inflict, prepare_full_disk
+from faults.inflicting import inflict, prepare_full_disk
 from faults.live import Live, ModelThread
 from faults.turns import Persona, working
-from live import still_running
+from faults.victims import PROCESSES
 from prepared_folder import copy_prepared_folder
 
 
@@ -65,9 +65,7 @@ async def split(open_folder: Path, prepared_folder: Path, model_url: str) -> Asy
     live = Live(open_folder / "data", model_url, split=True)
     await live.start()
     yield live
-    family = live.tree()
-    await live.stop()
-    assert await still_running(family, 10.0) == []
+    await live.stop_whole()
 
 
 @pytest.fixture
@@ -88,9 +86,7 @@ async def cluster(
     live = Cluster(open_folder / "data", model_url, skew_s=request.param)
     await live.start()
     yield live
-    family = live.tree()
-    await live.stop(patience=60)
-    assert await still_running(family, 10.0) == []
+    await live.stop_whole(patience=60)
 
 
 async def through(

@@ -37,7 +37,7 @@ import grpc
 from doubles.script import Call, ModelCall, Reply, Step, call, say
 from faults.comparison import Account, Fault, File, Run, Stream, compare
 from faults.live import Client, inputs
-from faults.load import is_passing
+from faults.load import close_to_the_last, is_passing
 from mcp_support import program_command, tool
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -541,6 +541,7 @@ async def working(
     async def run(worker: Worker) -> None:
         while not over.is_set():
             await worker.turn()
+            await close_to_the_last(worker.turns, lambda: (w.turns for w in everyone), over)
 
     try:
         await _add_tools(clients[0], folder)

@@ -9,27 +9,46 @@ import psutil
 from faults.live import Live
 from live import alive
 
-# A word of the command line of each.
-VICTIMS = {
+# A part of the command line of each process.
+PROCESSES = {
+    "gateway": "strata.gateway.main",
+    "agent_loop": "strata.agent_loop.main",
+    "core_memory": "strata.core_memory.main",
     "recall": "strata.recall.main",
     "archival": "strata.archival.main",
-    "vectors": "strata.standalone.vectors",
-    "agent_loop": "strata.agent_loop.main",
+    "tool_execution": "strata.tool_execution.main",
+    "tool_runner": "strata.tool_runner.main",
     "postgres": "postgres",
+    "vectors": "strata.standalone.vectors",
 }
 
 
-def process_of(live: Live, victim: str) -> psutil.Process | None:
-    """Returns the process of a service or of an engine; None while it does not run."""
+def replicas_of(live: Live, service: str) -> list[psutil.Process]:
+    """Returns the running processes of a service or of an engine."""
+    matching = []
+    mark = PROCESSES[service]
     for process in alive(live.tree()[1:]):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            words = process.cmdline()
-            # Workers of PostgreSQL are children of its own first process.
-            if any(VICTIMS[victim] in word for word in words) and _is_first(process, victim):
-                return process
-    return None
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            parent = process.parent()
+            if any(mark in word for word in process.cmdline()) and not (
+                # Child processes of PostgreSQL and of services have the same command line.
+                parent is not None and any(mark in word for word in parent.cmdline())
+            ):
+                matching.append(process)
+    return matching
 
 
-def _is_first(process: psutil.Process, victim: str) -> bool:
-    parent = process.parent()
-    return parent is not None and not any(VICTIMS[victim] in word for word in parent.cmdline())
+def process_of(live: Live, service: str) -> psutil.Process | None:
+    """Returns the process of a service or of an engine; None while it does not run.
+
+    The pids of `live.runtime` are those of the start: a process that was restarted has another one.
+    """
+    return next(iter(replicas_of(live, service)), None)
+
+
+def kill(live: Live, service: str) -> psutil.Process:
+    """Kills the process of a service or of an engine, which must run, and returns it."""
+    process = process_of(live, service)
+    assert process is not None, f"{service} does not run"
+    process.kill()
+    return process

@@ -63,6 +63,7 @@ class LiveStrata:
         self.split = split
         self._options = ["split" if split else "single", log_level, log_format]
         self._log = data.with_name(f"{data.name}.log")
+        self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.environment = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -83,6 +84,11 @@ class LiveStrata:
         """The main process."""
         assert self._process is not None, "not started"
         return self._process
+
+    @property
+    def runs(self) -> bool:
+        """Whether the main process runs."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -115,8 +121,14 @@ class LiveStrata:
 
     @property
     def log(self) -> str:
-        """What the main process has printed since the first start."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
+        """What the main process has printed since the first start, or since `skip_log`."""
+        if not self._log.exists():
+            return ""
+        return self._log.read_bytes()[self._log_start :].decode(errors="replace")
+
+    def skip_log(self) -> None:
+        """Leaves what was printed so far out of `log`."""
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
 
     def incidents(self) -> str:
         """Returns the unexpected errors that the services have logged."""
@@ -134,7 +146,7 @@ class LiveStrata:
 
     async def start(self) -> None:
         """Starts the process, and returns when it accepts calls."""
-        assert self._process is None or self._process.poll() is not None, "started already"
+        assert not self.runs, "started already"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(),
@@ -178,9 +190,15 @@ class LiveStrata:
             await self.kill()
             raise AssertionError(f"did not end in {patience} s: {self.log}") from None
 
+    async def stop_whole(self, patience: float = STOP_S) -> None:
+        """Stops it, and asserts that no process of it is left."""
+        family = self.tree()
+        await self.stop(patience=patience)
+        assert await still_running(family, 10.0) == []
+
     async def close(self) -> None:
         """Kills what still runs."""
-        if self._process is not None and self._process.poll() is None:
+        if self.runs:
             await self.kill()
 
     def _command(self) -> list[str]:
@@ -222,6 +240,10 @@ class LiveSystem(LiveStrata):
     async def start_system(self) -> System:
         """Starts it as `start` does, and returns a client; close its channel."""
         await self.start()
+        return self.connect()
+
+    def connect(self) -> System:
+        """Returns a client of the running system; close its channel."""
         shape = Shape.SOCKETS if self.split else Shape.IN_PROCESS
         return System(shape, self.runtime.address, self.key, "", self.model)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +24,68 @@ async def running_system(
         yield system
 
 
-async def _live(folder: Path, prepared: Path, *, split: bool) -> AsyncIterator[LiveSystem]:
-    copy_prepared_folder(prepared, folder / "data")
-    async with ModelServer() as model:
-        strata = LiveSystem(folder / "data", model, split=split)
-        try:
-            yield strata
-        finally:
-            await strata.close()
-    assert model.violations == []
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def lives(
+    session_folder: Path, prepared_folder: Path
+) -> AsyncIterator[Mapping[Shape, LiveSystem]]:
+    """A Strata of each shape in processes of its own, not started yet, for tests of this folder."""
+    async with AsyncExitStack() as stack:
+        lives = {}
+        for shape in Shape:
+            model = await stack.enter_async_context(ModelServer())
+            data = session_folder / f"system-{shape.value}"
+            copy_prepared_folder(prepared_folder, data)
+            keys = {
+                "OPENAI_API_KEY": "provider-key-of-these-tests",
+                "ANTHROPIC_API_KEY": "another-key-of-these-tests",
+                "ANTHROPIC_BASE_URL": model.anthropic_url,
+            }
+            split = shape is Shape.SOCKETS
+            if split:
+                # These are for clients and for `strata migrate`; no process is given them.
+                keys["STRATA_API_KEY"] = "client-key-of-these-tests"
+                keys["STRATA_DATABASE_ADMIN_URL"] = "postgresql://admin-of-these-tests"
+            strata = LiveSystem(data, model, split=split, environment=keys)
+            lives[shape] = strata
+            stack.push_async_callback(strata.close)
+        yield lives
+
+
+async def _running(strata: LiveSystem) -> AsyncIterator[LiveSystem]:
+    strata.model.reset()
+    if not strata.runs:
+        await strata.start()
+    yield strata
+    if strata.runs:
+        # A test that failed may have left a turn, which would call the model during the next one.
+        system = strata.connect()
+        await system.end_open_runs()
+        await system.channel.close()
+    assert strata.model.violations == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def single_live(lives: Mapping[Shape, LiveSystem]) -> AsyncIterator[LiveSystem]:
+    """A running `strata up` that tests share; each has agents of its own."""
+    async for strata in _running(lives[Shape.IN_PROCESS]):
+        yield strata
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def split_live(lives: Mapping[Shape, LiveSystem]) -> AsyncIterator[LiveSystem]:
+    """The same with a process for each service."""
+    async for strata in _running(lives[Shape.SOCKETS]):
+        yield strata
 
 
 @pytest_asyncio.fixture
 async def live(open_folder: Path, prepared_folder: Path) -> AsyncIterator[LiveSystem]:
     """`strata up` on a folder without agents, not started yet, with a model of its own."""
-    async for strata in _live(open_folder, prepared_folder, split=False):
-        yield strata
-
-
-# Services in processes of their own are killed in tests/faults by the dozen.
-@pytest_asyncio.fixture(params=["single", pytest.param("split", marks=pytest.mark.slow)])
-async def either_live(
-    request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path
-) -> AsyncIterator[LiveSystem]:
-    """Like `live`, once as one process and once with one process per service."""
-    async for strata in _live(open_folder, prepared_folder, split=request.param == "split"):
-        yield strata
+    copy_prepared_folder(prepared_folder, open_folder / "data")
+    async with ModelServer() as model:
+        strata = LiveSystem(open_folder / "data", model)
+        try:
+            yield strata
+        finally:
+            await strata.close()
+    assert model.violations == []

@@ -11,6 +11,7 @@ from doubles.model_server import ModelServer
 from doubles.script import Call, Reply, say
 from live import LiveSystem
 from polling import eventually
+from prepared_folder import copy_prepared_folder
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -72,8 +73,11 @@ def folder(engine_folder: Path) -> Path:
 
 
 @pytest.mark.asyncio
-async def test_a_backup_of_a_running_strata_becomes_another_one(folder: Path) -> None:
+async def test_a_backup_of_a_running_strata_becomes_another_one(
+    folder: Path, prepared_folder: Path
+) -> None:
     backup, restored = folder / "backup", folder / "restored"
+    copy_prepared_folder(prepared_folder, folder / "data")
     async with ModelServer() as model:
         first = LiveSystem(folder / "data", model)
         second = LiveSystem(restored, model)

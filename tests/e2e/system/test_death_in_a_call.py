@@ -26,6 +26,8 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.protocol.errors import UnavailableError
 from whole_system import System
 
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
 _NAP_S = 25
 _UNTIL_ASLEEP_S = 1.0
 NAP = f"""
@@ -91,11 +93,10 @@ def returns_of(log: list[message_pb2.Message]) -> dict[str, message_pb2.ToolRetu
     return {part.name: part for part in parts if part.name}
 
 
-@pytest.mark.parametrize("either_live", ["split"], indirect=True)
 async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
-    either_live: LiveSystem, folder: Path
+    split_live: LiveSystem, folder: Path
 ) -> None:
-    system = await either_live.start_system()
+    system = split_live.connect()
     await add_program(system, folder)
     await system.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=NAP))
     agent = await system.make_agent(
@@ -108,7 +109,7 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     system.model.script(Reply(calls=(mark, NOTE)), say("I cannot tell."))
     turn = asyncio.create_task(system.send(agent, "Mark it."))
     await eventually(lambda: marks.exists() and marks.read_text() == "done\n")
-    before = service(either_live)
+    before = service(split_live)
     tree = [before, *(child.pid for child in psutil.Process(before).children(recursive=True))]
     os.kill(before, signal.SIGKILL)
     ran = await turn
@@ -122,17 +123,17 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     await eventually(lambda: not any(map(psutil.pid_exists, tree)))
 
     # The caller of a tool in the sandbox dies: the tool runner kills the call at once.
-    idle = workers(either_live)
+    idle = workers(split_live)
     system.model.script(call("nap"), say("Perhaps I slept."))
     stream = system.begin(agent, "Sleep.")
     await stream.until("tool_started")
-    second = service(either_live)
+    second = service(split_live)
     assert second != before
     await asyncio.sleep(_UNTIL_ASLEEP_S)
-    assert idle <= workers(either_live)
+    assert idle <= workers(split_live)
     os.kill(second, signal.SIGKILL)
     async with asyncio.timeout(_NAP_S / 2):
-        await eventually(lambda: not idle <= workers(either_live))
+        await eventually(lambda: not idle <= workers(split_live))
     ran = await stream.rest()
     assert ran.text == "Perhaps I slept."
     tool_returns = returns_of(await system.log(agent))
@@ -145,7 +146,7 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     stream = system.begin(agent, "Sleep again.")
     await stream.until("tool_started")
     await asyncio.sleep(_UNTIL_ASLEEP_S)
-    os.kill(service(either_live, "tool_runner"), signal.SIGKILL)
+    os.kill(service(split_live, "tool_runner"), signal.SIGKILL)
     ran = await stream.rest()
     assert ran.text == "Perhaps I slept again."
     following = returns_of(await system.log(agent))["nap"]
@@ -153,7 +154,7 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     assert following.status == message_pb2.TOOL_STATUS_FAILED
     assert "nothing outside of its sandbox" in following.content
     assert len(system.model.requests) == 6
-    await eventually(lambda: bool(workers(either_live)))
+    await eventually(lambda: bool(workers(split_live)))
 
     # So is code, and what it had called: the mark is made once, and nothing comes after it.
     code = f"""
@@ -164,7 +165,7 @@ memory_insert("human", "After.")
     system.model.script(call("run_code_with_tools", {"code": code}), say("I cannot tell again."))
     turn = asyncio.create_task(system.send(agent, "Mark it again."))
     await eventually(lambda: marks.read_text() == "done\ndone\n")
-    os.kill(service(either_live), signal.SIGKILL)
+    os.kill(service(split_live), signal.SIGKILL)
     ran = await turn
     assert ran.text == "I cannot tell again."
     tool_returns = returns_of(await system.log(agent))
@@ -190,7 +191,7 @@ memory_insert("human", "After.")
     known = len(system.model.requests)
     turn = asyncio.create_task(system.send(asking, "Ask for the capital."))
     await eventually(lambda: len(system.model.requests) == known + 2)
-    os.kill(service(either_live), signal.SIGKILL)
+    os.kill(service(split_live), signal.SIGKILL)
     held.set()
     assert (await turn).text == "Paris it is."
     tool_returns = returns_of(await system.log(asking))
@@ -200,11 +201,10 @@ memory_insert("human", "After.")
     await system.channel.close()
 
 
-@pytest.mark.parametrize("either_live", ["split"], indirect=True)
 async def test_killing_the_gateway_cancels_no_tool_and_repeats_no_model_request(
-    either_live: LiveSystem,
+    split_live: LiveSystem,
 ) -> None:
-    system = await either_live.start_system()
+    system = split_live.connect()
     await system.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=SHORT_NAP))
     agent = await system.make_agent(tools=["short_nap", "memory_insert"])
 
@@ -212,7 +212,7 @@ async def test_killing_the_gateway_cancels_no_tool_and_repeats_no_model_request(
     system.model.script(Reply(calls=(Call("short_nap"), NOTE)), say("I am awake."))
     stream = system.begin(agent, "Sleep.", request_id="sleep")
     await stream.until("tool_started")
-    await killed(either_live, "gateway")
+    await killed(split_live, "gateway")
     ran = await followed(system, stream)
     assert ran.text == "I am awake."
     tool_returns = returns_of(await system.log(agent))
@@ -228,7 +228,7 @@ async def test_killing_the_gateway_cancels_no_tool_and_repeats_no_model_request(
     stream = system.begin(agent, "Talk.", request_id="talk")
     await stream.until("step_started")
     await eventually(lambda: len(system.model.requests) == 3)
-    await killed(either_live, "gateway")
+    await killed(split_live, "gateway")
     held.set()
     ran = await followed(system, stream)
     assert ran.text == "A long reply."

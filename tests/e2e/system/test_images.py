@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from doubles.model_server import ModelServer
 from doubles.script import Call, Reply, say
 from image_samples import png
 from live import LiveSystem
@@ -23,7 +22,7 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.client.images import user_message
 from whole_system import System
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 
 SENT, DRAWN = png(3, 3, shade=50), png(5, 4, shade=200)
 BOTH = [("image/png", SENT), ("image/png", DRAWN)]
@@ -67,30 +66,24 @@ async def check_drawn(system: System, agent: agent_pb.Agent) -> None:
 
 
 async def test_images_of_users_and_tools_survive_a_killed_server(
-    open_folder: Path,
+    single_live: LiveSystem, open_folder: Path
 ) -> None:
-    async with ModelServer() as model:
-        anthropic = {"ANTHROPIC_BASE_URL": model.anthropic_url, "ANTHROPIC_API_KEY": "key"}
-        strata = LiveSystem(open_folder / "data", model, environment=anthropic)
-        try:
-            system = await strata.start_system()
-            await add_painter(system, open_folder)
-            agents = [
-                await system.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
-                for dialect in ("openai", "anthropic")
-            ]
-            for agent in agents:
-                await check_drawn(system, agent)
-            await system.channel.close()
+    strata, model = single_live, single_live.model
+    system = strata.connect()
+    await add_painter(system, open_folder)
+    agents = [
+        await system.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
+        for dialect in ("openai", "anthropic")
+    ]
+    for agent in agents:
+        await check_drawn(system, agent)
+    await system.channel.close()
 
-            await strata.kill()
-            system = await strata.start_system()
-            for agent in agents:
-                model.script(say("The same two."))
-                again = await system.send(agent, "What do you see?")
-                assert again.text == "The same two."
-                assert model.requests[-1].images == BOTH
-            assert model.violations == []
-            await system.channel.close()
-        finally:
-            await strata.close()
+    await strata.kill()
+    system = await strata.start_system()
+    for agent in agents:
+        model.script(say("The same two."))
+        again = await system.send(agent, "What do you see?")
+        assert again.text == "The same two."
+        assert model.requests[-1].images == BOTH
+    await system.channel.close()

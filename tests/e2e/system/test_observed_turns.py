@@ -17,6 +17,7 @@ from doubles.model_server import ModelServer
 from doubles.otlp_collector import CollectedSpan, OtlpCollector, Trace
 from doubles.script import Call, Reply, say
 from live import LiveSystem
+from prepared_folder import copy_prepared_folder
 from scraping import Scrape, scrape
 from strata.shared.metric_names import DATABASE_POOL_SIZE, MODEL_CALLS, RPC_REQUESTS, TRACE_SPANS
 from strata.standalone.compose.services import ALL_SERVICES, SERVICES
@@ -159,9 +160,12 @@ def missing(trace: Trace) -> list[CollectedSpan]:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["one process", "split"])
-def observed(request: pytest.FixtureRequest, open_folder_of_module: Path) -> Observed:
+def observed(
+    request: pytest.FixtureRequest, open_folder_of_module: Path, prepared_folder: Path
+) -> Observed:
     folder = open_folder_of_module / ("split" if request.param else "single")
     folder.mkdir(mode=0o755)
+    copy_prepared_folder(prepared_folder, folder / "data")
     return asyncio.run(observe(folder, split=request.param))
 
 

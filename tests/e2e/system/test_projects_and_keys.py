@@ -17,7 +17,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.main import app
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 
 Run = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -34,9 +34,9 @@ def command_line(live: LiveSystem) -> Run:
 
 
 async def test_projects_and_keys_can_be_managed_with_the_organization_key_of_the_folder(
-    live: LiveSystem,
+    single_live: LiveSystem,
 ) -> None:
-    system = await live.start_system()
+    live, system = single_live, single_live.connect()
     strata = command_line(live)
     for name in ("organization-key", "api-key"):
         assert stat.S_IMODE((live.data / "secrets" / name).stat().st_mode) == 0o600
@@ -80,18 +80,27 @@ async def test_projects_and_keys_can_be_managed_with_the_organization_key_of_the
 
 
 async def test_usage_and_status_work_with_the_organization_key_and_indexes_need_it(
-    live: LiveSystem,
+    single_live: LiveSystem,
 ) -> None:
-    system = await live.start_system()
+    live, system = single_live, single_live.connect()
     strata = command_line(live)
-    agent = await system.make_agent()
+    assert (await strata("projects", "create", "counted")).exit_code == 0
+    scopes = [word for scope in ("read", "write", "run", "admin") for word in ("--scope", scope)]
+    made = await strata("keys", "create", "of-usage", "--project", "counted", *scopes)
+    key = made.stdout.strip()
+    counted = system.client(key)
+    agent = await counted.make_agent()
     live.model.script(say("Hello."))
-    await system.send(agent, "Hello!")
-    own = await strata("usage")
+    await counted.send(agent, "Hello!")
+    own = await strata("usage", "--api-key", key)
     assert own.stdout.splitlines()[0] == "runs: 1"
-    assert (await strata("usage", "--agent", agent.id)).stdout == own.stdout
+    of_agent = await strata("usage", "--agent", agent.id, "--api-key", key)
+    assert of_agent.stdout == own.stdout
+    assert (await strata("usage")).stdout.startswith("runs: ")
     all_projects = await strata("usage", "--all")
-    assert all_projects.stdout.splitlines()[1].split("\t")[:2] == ["default", "1"]
+    rows = [line.split("\t")[:2] for line in all_projects.stdout.splitlines()]
+    assert ["counted", "1"] in rows
+    assert "default" in [name for name, *_ in rows]
     assert (await strata("usage", "--all", "--project", "default")).exit_code == 2
 
     status = await strata("status")
@@ -102,12 +111,12 @@ async def test_usage_and_status_work_with_the_organization_key_and_indexes_need_
     project_key = (live.data / "secrets" / "api-key").read_text()
     refused = await strata("reindex", "messages", "--organization-key", project_key)
     assert (refused.exit_code, "organization key" in refused.stderr) == (1, True)
+    await counted.channel.close()
     await system.channel.close()
 
 
-async def test_organizations_have_keys_of_their_own(live: LiveSystem) -> None:
-    system = await live.start_system()
-    strata = command_line(live)
+async def test_organizations_have_keys_of_their_own(single_live: LiveSystem) -> None:
+    strata = command_line(single_live)
     assert (await strata("organizations", "create", "acme")).exit_code == 0
     made = await strata(
         *("organizations", "keys", "create", "ops", "--organization", "acme"),
@@ -128,11 +137,12 @@ async def test_organizations_have_keys_of_their_own(live: LiveSystem) -> None:
     revoked = await strata("organizations", "keys", "revoke", key["id"], "--organization", "acme")
     assert revoked.exit_code == 0, revoked.output
     assert "CREDENTIALS_INVALID" in (await strata("projects", "list", *with_key)).stderr
-    await system.channel.close()
 
 
-async def test_a_folder_of_the_release_before_gets_an_organization_key(live: LiveSystem) -> None:
-    system = await live.start_system()
+async def test_a_folder_of_the_release_before_gets_an_organization_key(
+    single_live: LiveSystem,
+) -> None:
+    live, system = single_live, single_live.connect()
     agent = await system.make_agent()
     await system.channel.close()
     assert await live.stop() == 0

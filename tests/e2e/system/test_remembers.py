@@ -66,11 +66,10 @@ def _find(pattern: str, text: str) -> str:
 ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"
 
 
-async def test_three_facts_are_remembered_after_all_processes_are_killed(
-    either_live: LiveSystem,
-) -> None:
-    live = either_live
-    system = await live.start_system()
+@pytest.mark.asyncio(loop_scope="session")
+async def test_three_facts_are_remembered_after_all_processes_are_killed(single_live: LiveSystem) -> None:
+    live = single_live
+    system = live.connect()
     agent = await system.make_agent(name="assistant")
     await tell(system, agent)
     before = await system.log(agent)

@@ -8,11 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from doubles.model_server import ModelServer
 from live import LiveSystem
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 
-PROVIDER = "provider-key-of-this-test"
 STORING = {"gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"}
 ALL = STORING | {"tool_runner"}
 
@@ -50,25 +48,17 @@ def environment_of(process: psutil.Process) -> str:
         return ""
 
 
-@pytest.mark.asyncio
-async def test_each_process_gets_the_secrets_that_it_needs(open_folder: Path) -> None:
-    async with ModelServer() as model:
-        environment = {
-            "OPENAI_API_KEY": PROVIDER,
-            "STRATA_API_KEY": "client-key-of-this-test",
-            "STRATA_DATABASE_ADMIN_URL": "postgresql://admin-of-this-test",
-        }
-        strata = LiveSystem(open_folder / "data", model, split=True, environment=environment)
-        try:
-            system = await strata.start_system()
-            source = 'def idle() -> str:\n    """Returns nothing of interest."""\n    return ""\n'
-            await system.tools.RunTool(pb.RunToolRequest(source_code=source))
-            processes = strata.tree()[1:]
-            seen = {process: environment_of(process) for process in processes}
-            services = {process: service_of(process) for process in processes}
-            await system.channel.close()
-        finally:
-            await strata.close()
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(240)
+async def test_each_process_gets_the_secrets_that_it_needs(split_live: LiveSystem) -> None:
+    strata = split_live
+    system = strata.connect()
+    source = 'def idle() -> str:\n    """Returns nothing of interest."""\n    return ""\n'
+    await system.tools.RunTool(pb.RunToolRequest(source_code=source))
+    processes = strata.tree()[1:]
+    seen = {process: environment_of(process) for process in processes}
+    services = {process: service_of(process) for process in processes}
+    await system.channel.close()
     assert {name for name, itself in services.values() if itself} == ALL
     # Programs that a service starts, such as those that run code of tools, get no secret.
     assert ("tool_runner", False) in services.values()
@@ -79,7 +69,10 @@ async def test_each_process_gets_the_secrets_that_it_needs(open_folder: Path) ->
         text = lines[1] if lines[0].startswith("-----") else lines[0]
         actual = {services[process] for process, env in seen.items() if text in env}
         assert actual == {(holder, True) for holder in holders}, name
-    actual = {services[process] for process, env in seen.items() if PROVIDER in env}
-    assert actual == {("agent_loop", True)}
-    for text in ("client-key-of-this-test", "admin-of-this-test"):
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        key = strata.environment[name]
+        actual = {services[process] for process, env in seen.items() if key in env}
+        assert actual == {("agent_loop", True)}, name
+    for name in ("STRATA_API_KEY", "STRATA_DATABASE_ADMIN_URL"):
+        text = strata.environment[name]
         assert [services[process] for process, env in seen.items() if text in env] == []
