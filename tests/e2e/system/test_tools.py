@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from command_line import run_command
 from doubles.script import Call, Reply, say
 from whole_system import System
 
@@ -35,15 +34,9 @@ def roll_dice(sides: int = 6, times: int = 1) -> list[int]:
 
 async def strata(system: System, *arguments: str, typed: str = "") -> tuple[int, str, str]:
     """Runs a command against the system; returns its exit code and what it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "strata.cli.main", *arguments),
-        *("--address", system.address, "--api-key", system.key),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(typed.encode()), 60)
-    return process.returncode or 0, out.decode(), err.decode()
+    access = ("--address", system.address, "--api-key", system.key)
+    outcome = await run_command(*arguments, *access, typed=typed)
+    return outcome.code, outcome.out, outcome.err
 
 
 async def test_a_tool_from_a_file_is_tried_attached_to_an_agent_and_deleted(

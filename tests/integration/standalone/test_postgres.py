@@ -7,28 +7,61 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
 import psutil
 import pytest
+import pytest_asyncio
 
 from sql_queries import fetch_value
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.standalone.postgres import EmbeddedPostgres
 
 
-@pytest.fixture
-async def server(open_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
-    server = EmbeddedPostgres(open_folder / "postgres")
+@pytest.fixture(scope="module")
+def cluster(open_folder_of_module: Path) -> Path:
+    """A folder as a first start leaves it, which is most of the work of one."""
+    folder = open_folder_of_module / "cluster"
+
+    async def start_and_stop() -> None:
+        server = EmbeddedPostgres(folder)
+        await server.start()
+        await server.stop()
+
+    asyncio.run(start_and_stop())
+    return folder
+
+
+def copied(cluster: Path, folder: Path) -> EmbeddedPostgres:
+    """Returns a server on a copy of a cluster, with its owners and permissions."""
+    subprocess.run(["cp", "-a", str(cluster), str(folder)], check=True)
+    (folder / "port").unlink()
+    return EmbeddedPostgres(folder)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def running(cluster: Path, open_folder_of_module: Path) -> AsyncIterator[EmbeddedPostgres]:
+    """A server that tests look at, and leave as it is."""
+    server = copied(cluster, open_folder_of_module / "running")
     await server.start()
     yield server
     await server.stop()
 
 
-async def test_the_database_runs_with_durable_commits(server: EmbeddedPostgres) -> None:
-    connection = await asyncpg.connect(server.url())
+@pytest.fixture
+async def server(cluster: Path, open_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
+    """A running server for one test."""
+    server = copied(cluster, open_folder / "postgres")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def test_the_database_runs_with_durable_commits(running: EmbeddedPostgres) -> None:
+    connection = await asyncpg.connect(running.url())
     try:
         rows = await connection.fetch("SELECT name, setting FROM pg_settings")
     finally:
@@ -44,46 +77,44 @@ async def test_the_database_runs_with_durable_commits(server: EmbeddedPostgres) 
     assert settings["TimeZone"] == "UTC"
 
 
-async def test_order_and_case_do_not_depend_on_the_machine(server: EmbeddedPostgres) -> None:
+async def test_order_and_case_do_not_depend_on_the_machine(running: EmbeddedPostgres) -> None:
     ordered = "SELECT string_agg(x, '' ORDER BY x) FROM unnest(ARRAY['a','B','é','Z']) x"
-    assert await fetch_value(server.url(), ordered) == "BZaé"
-    assert await fetch_value(server.url(), "SELECT lower('ÉÀ')") == "éà"
+    assert await fetch_value(running.url(), ordered) == "BZaé"
+    assert await fetch_value(running.url(), "SELECT lower('ÉÀ')") == "éà"
 
 
 @pytest.mark.parametrize("extension", ["pg_trgm", "btree_gin", "unaccent", "vector"])
-async def test_the_extensions_are_installed(server: EmbeddedPostgres, extension: str) -> None:
+async def test_the_extensions_are_installed(running: EmbeddedPostgres, extension: str) -> None:
     assert await fetch_value(
-        server.url(), f"SELECT count(*) FROM pg_available_extensions WHERE name = '{extension}'"
+        running.url(), f"SELECT count(*) FROM pg_available_extensions WHERE name = '{extension}'"
     )
 
 
-async def test_connections_without_the_password_are_refused(server: EmbeddedPostgres) -> None:
+async def test_connections_without_the_password_are_refused(running: EmbeddedPostgres) -> None:
     for password in ("", "guess"):
         with pytest.raises(asyncpg.InvalidPasswordError):
-            await fetch_value(server.url(password=password), "SELECT 1")
+            await fetch_value(running.url(password=password), "SELECT 1")
 
 
-async def test_password_and_data_are_closed_to_others(server: EmbeddedPostgres) -> None:
+async def test_password_and_data_are_closed_to_others(running: EmbeddedPostgres) -> None:
     def mode(name: str) -> int:
-        return stat.S_IMODE((server.folder / name).stat().st_mode)
+        return stat.S_IMODE((running.folder / name).stat().st_mode)
 
     assert mode("superuser.password") == 0o600
     assert mode("postgres.log") == 0o600
     assert mode("data") == 0o700
     assert mode(".") in (0o700, 0o711)
-    password = (server.folder / "superuser.password").read_text().strip()
-    assert password not in " ".join(psutil.Process(server.pid).cmdline())
+    password = (running.folder / "superuser.password").read_text().strip()
+    assert password not in " ".join(psutil.Process(running.pid).cmdline())
 
 
-async def test_it_never_runs_as_root(server: EmbeddedPostgres) -> None:
-    assert psutil.Process(server.pid).uids().real != 0
+async def test_it_never_runs_as_root(running: EmbeddedPostgres) -> None:
+    assert psutil.Process(running.pid).uids().real != 0
 
 
-async def test_the_server_inherits_no_environment_variables_of_ours(
-    server: EmbeddedPostgres,
-) -> None:
-    assert set(psutil.Process(server.pid).environ()) <= {"LC_ALL", "PATH", "PGDATA"} | {
-        name for name in psutil.Process(server.pid).environ() if name.startswith("LC_")
+async def test_the_server_inherits_no_environment_variables_of_ours(running: EmbeddedPostgres) -> None:
+    assert set(psutil.Process(running.pid).environ()) <= {"LC_ALL", "PATH", "PGDATA"} | {
+        name for name in psutil.Process(running.pid).environ() if name.startswith("LC_")
     }
 
 
@@ -135,12 +166,14 @@ async def test_a_server_that_cannot_restart_is_reported_with_its_reason(
         await server.wait_serving()
 
 
-async def test_the_error_for_a_second_supervisor_names_the_holder(server: EmbeddedPostgres) -> None:
+async def test_the_error_for_a_second_supervisor_names_the_holder(
+    running: EmbeddedPostgres,
+) -> None:
     with pytest.raises(FailedPreconditionError, match=f"process {os.getpid()}") as refused:
-        await EmbeddedPostgres(server.folder).start()
+        await EmbeddedPostgres(running.folder).start()
 
     assert refused.value.reason is Reason.IN_USE
-    assert await fetch_value(server.url(), "SELECT 1") == 1
+    assert await fetch_value(running.url(), "SELECT 1") == 1
 
 
 async def test_a_leftover_pid_file_of_another_process_is_ignored(
@@ -200,9 +233,9 @@ async def test_a_long_path_works(open_folder: Path) -> None:
         await server.stop()
 
 
-async def test_only_the_superusers_password_is_known(server: EmbeddedPostgres) -> None:
+async def test_only_the_superusers_password_is_known(running: EmbeddedPostgres) -> None:
     with pytest.raises(ValueError, match="strata_recall"):
-        server.url(user="strata_recall")
-    assert server.url(user="a b", password="p/w", database="d?") == (
-        f"postgresql://a%20b:p%2Fw@127.0.0.1:{server.port}/d%3F"
+        running.url(user="strata_recall")
+    assert running.url(user="a b", password="p/w", database="d?") == (
+        f"postgresql://a%20b:p%2Fw@127.0.0.1:{running.port}/d%3F"
     )

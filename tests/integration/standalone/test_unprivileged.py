@@ -21,6 +21,8 @@ from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.supervisor import Identity, launch
 
 NOBODY = 65534
+# Packages of many files that the engines do not import.
+_NOT_NEEDED = ("kubernetes_validate", "anthropic", "openai", "botocore", "mypy", "pip")
 
 USE_ENGINES = """
 import asyncio, os, sys
@@ -88,7 +90,7 @@ def _link_tree(source: Path, target: Path) -> None:
         target,
         copy_function=link,
         dirs_exist_ok=True,
-        ignore=shutil.ignore_patterns("__pycache__", "test", "idlelib", "site-packages"),
+        ignore=shutil.ignore_patterns("test", "idlelib", "site-packages", *_NOT_NEEDED),
     )
 
 

@@ -191,7 +191,7 @@ CHANGES = st.lists(
     asked=st.lists(CONDITIONS, min_size=1, max_size=4),
     opened_anew=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_rewritten_filter_finds_the_same_points(
     changes: list[tuple[str, int, dict[str, str | list[str]]]],
     asked: list[dict[str, str]],
@@ -247,7 +247,7 @@ RANGES = st.builds(lambda lower, upper: lower | upper, LOWER, UPPER).filter(bool
     asked=st.lists(st.tuples(st.sampled_from(["number", "time"]), RANGES), min_size=1, max_size=2),
     word=st.booleans(),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_a_broad_range_checked_by_point_finds_the_same_points(
     stored: list[list[int] | None], asked: list[tuple[str, dict[str, int]]], word: bool
 ) -> None:

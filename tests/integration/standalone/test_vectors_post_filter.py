@@ -119,7 +119,7 @@ def plainly(shard: edge.EdgeShard, message: wire.points.QueryPoints) -> list[tup
     sample=st.sampled_from([1, 10]),
     more=st.integers(0, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_search_finds_the_results_of_a_plain_search(
     points: list[tuple[int, set[str], set[int]]],
     asked: list[tuple[bool, int, list[wire.common.Condition]]],

@@ -50,24 +50,21 @@ async def test_a_text_becomes_ready(services: Services, admin: Admin) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
+async def test_every_kind_becomes_ready(services: Services) -> None:
+    await services.start()
+    for name, data in (
         ("a.pdf", samples.pdf(["The ship sails at noon."], ["It comes back at night."])),
         ("a.docx", samples.docx("The ship sails at noon.", "It comes back at night.")),
         ("a.html", b"<p>The ship sails at noon.</p><p>It comes back at night.</p>"),
         ("a.csv", b"what,when\nThe ship sails,at noon.\nIt comes back,at night.\n"),
         ("a.txt", "The ship sails at noon.\nIt comes back at night.".encode("utf-16")),
-    ],
-)
-async def test_every_kind_becomes_ready(services: Services, name: str, data: bytes) -> None:
-    await services.start()
-    folder = await services.folder()
-    file = await services.ended((await services.upload(folder, name, data)).id)
-    assert (file.state, file.error) == (pb.FILE_STATE_READY, "")
-    (piece,) = await services.pieces(folder, "ship")
-    assert "at noon." in piece
-    assert "at night." in piece
+    ):
+        folder = await services.folder(name)
+        file = await services.ended((await services.upload(folder, name, data)).id)
+        assert (file.state, file.error) == (pb.FILE_STATE_READY, ""), name
+        (piece,) = await services.pieces(folder, "ship")
+        assert "at noon." in piece, name
+        assert "at night." in piece, name
 
 
 async def test_a_long_text_is_sent_whole(services: Services, admin: Admin) -> None:
@@ -266,7 +263,7 @@ async def test_the_worker_key_can_be_read_from_a_file(services: Services, tmp_pa
         ("a.pdf", lambda: samples.pdf(["x"], encrypted=True), "protected by a password", 60.0),
         ("a.docx", samples.docx_bomb, "unpacks to more than", 60.0),
         ("a.txt", lambda: b"text " * 100_000 + b"\x00", "binary data", 60.0),
-        ("a.pdf", samples.endless_pdf, "longer than 12 seconds", 12.0),
+        ("a.pdf", samples.endless_pdf, "longer than 3 seconds", 3.0),
     ],
     ids=["password", "zip-bomb", "binary", "endless"],
 )
