@@ -67,7 +67,9 @@ ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_three_facts_are_remembered_after_all_processes_are_killed(single_live: LiveSystem) -> None:
+async def test_three_facts_are_remembered_after_all_processes_are_killed(
+    single_live: LiveSystem,
+) -> None:
     live = single_live
     system = live.connect()
     agent = await system.make_agent(name="assistant")

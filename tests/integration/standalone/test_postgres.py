@@ -112,7 +112,9 @@ async def test_it_never_runs_as_root(running: EmbeddedPostgres) -> None:
     assert psutil.Process(running.pid).uids().real != 0
 
 
-async def test_the_server_inherits_no_environment_variables_of_ours(running: EmbeddedPostgres) -> None:
+async def test_the_server_inherits_no_environment_variables_of_ours(
+    running: EmbeddedPostgres,
+) -> None:
     assert set(psutil.Process(running.pid).environ()) <= {"LC_ALL", "PATH", "PGDATA"} | {
         name for name in psutil.Process(running.pid).environ() if name.startswith("LC_")
     }
