@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx2
 
 from strata.shared.settings import MIB
+from strata.shared.web.system_certificates import system_ssl_context
 
 MAX_BYTES = 32 * MIB
 """Maximum bytes of one event of a stream, and of a response that is no stream.
@@ -27,12 +28,12 @@ _LONGEST_END = max(map(len, _ENDS))
 
 
 def bounded_client(make: Callable[..., httpx2.AsyncClient]) -> httpx2.AsyncClient:
-    """Returns an HTTP client whose responses are bounded.
+    """Returns an HTTP client whose responses are bounded, with the certificates of the system.
 
     Args:
         make: The class of clients with the defaults of an SDK.
     """
-    return make(event_hooks={"response": [_bound]})
+    return make(event_hooks={"response": [_bound]}, verify=system_ssl_context())
 
 
 async def _bound(response: httpx2.Response) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-import httpx2
-
 from strata.shared.clock import SystemClock
 from strata.shared.settings import MIB
 from strata.shared.web.resolver import SystemResolver
+from strata.shared.web.system_certificates import system_ssl_context
 from strata.shared.web.url_guard import Guard
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpStore
@@ -47,7 +46,7 @@ async def open_mcp(
         admission=guard,
         message_bytes=_MESSAGE_BYTES,
         connect_s=settings.mcp_connect_timeout_s,
-        ssl_context=httpx2.create_ssl_context(),
+        ssl_context=system_ssl_context(),
         program_users=open_program_users(
             settings.mcp_stdio_uid, settings.mcp_stdio_uids, settings.mcp_stdio_homes, stack
         )

@@ -18,6 +18,7 @@ import httpx2
 
 from strata.shared.web.addresses import Address
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
+from strata.shared.web.system_certificates import system_ssl_context
 from strata.shared.web.url_guard import TargetCheck, UrlTarget, parse_url
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
@@ -100,7 +101,7 @@ class Fetcher:
         self._user_agent = user_agent
         # Connections are not kept: the pool would reuse one by its address, for another name.
         self._transport = httpx2.AsyncHTTPTransport(
-            verify=ssl_context or httpx2.create_ssl_context(),
+            verify=ssl_context or system_ssl_context(),
             trust_env=False,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
