@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import psutil
@@ -167,6 +167,38 @@ async def test_json_values_are_returned_unchanged(database: Database) -> None:
     async with database.transaction(project_id=P) as connection:
         rows = await connection.execute(text("SELECT CAST(:x AS jsonb)"), {"x": held})
         assert rows.scalar() == {"a": [1, None, "é中"]}
+
+
+async def test_connections_ask_for_built_in_types_once(
+    urls: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[int]] = []
+    driver: Any = asyncpg.Connection
+    ask = driver._introspect_types
+
+    async def counted(connection: Any, types: Iterable[int], *timeout: Any) -> Any:
+        asked.append(set(types))
+        return await ask(connection, types, *timeout)
+
+    monkeypatch.setattr(driver, "_introspect_types", counted)
+    built_in = text("SELECT CAST(:numbers AS smallint[]), CAST(:parts AS bytea[])")
+    values = {"numbers": [1, None, -2], "parts": [b"\x00", b"", None]}
+    own = text("SELECT CAST(ARRAY['x'] AS strata.tenant[])")
+    counts = []
+    for _ in range(2):
+        opened = Database(urls.service_url, pool_size=1)
+        async with opened.transaction(project_id=P) as connection:
+            for _ in range(2):
+                assert tuple((await connection.execute(built_in, values)).one()) == (
+                    values["numbers"],
+                    values["parts"],
+                )
+            counts.append(len(asked))
+            assert (await connection.execute(own)).scalar() == ["x"]
+            counts.append(len(asked))
+        await opened.close()
+    # Types of a database may have other numbers in another one: each connection asks for them.
+    assert counts == [1, 2, 2, 3]
 
 
 async def test_named_columns_match_unnamed_ones(database: Database) -> None:

@@ -40,6 +40,7 @@ from sqlalchemy.pool import QueuePool
 
 from strata.protocol.errors import InternalError
 from strata.shared import context
+from strata.shared.db.driver_connection import DriverConnection
 from strata.shared.db.errors import (
     MissingTenantError,
     as_strata_error,
@@ -598,7 +599,9 @@ async def _connect(*arguments: Any, **options: Any) -> asyncpg.Connection[Any]:
     A driver that is cancelled while connecting would leave a broken session and an error in the
     server's log.
     """
-    connecting = asyncio.ensure_future(asyncpg.connect(*arguments, **options))
+    connecting = asyncio.ensure_future(
+        asyncpg.connect(*arguments, connection_class=DriverConnection, **options)
+    )
     try:
         return await asyncio.shield(connecting)
     except asyncio.CancelledError:
@@ -606,7 +609,7 @@ async def _connect(*arguments: Any, **options: Any) -> asyncpg.Connection[Any]:
         raise
 
 
-def _hang_up(connecting: asyncio.Future[asyncpg.Connection[Any]]) -> None:
+def _hang_up(connecting: asyncio.Future[DriverConnection]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().terminate()
 
