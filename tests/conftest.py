@@ -13,11 +13,12 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from unittest.mock import patch
 
 import asyncpg
 import pytest
@@ -25,12 +26,13 @@ import pytest_asyncio
 from hypothesis import settings
 
 import ast_parse_lock
+import shared_certificates
 from prepared_folder import copy_prepared_folder, make_prepared_folder
 from scheduling import FixtureScheduling
 from shapes import mark_other_shapes
 from strata.shared.db import Database
 from strata.shared.gc_freeze import freeze_long_lived
-from strata.shared.migrate import RolePasswords, ServiceMigrations
+from strata.shared.migrate import RolePasswords, ServiceMigrations, passwords
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
@@ -47,11 +49,14 @@ _PLENTY_BYTES = 12 << 30
 _SHARED_MEMORY = Path("/dev/shm")
 _FOLDER = "strata-"
 
+T = TypeVar("T")
+
 ast_parse_lock.install()
+shared_certificates.install()
 
 # The duration of an example depends on the machine more than on the code. `make test-slow` runs the
 # property tests with the profile "thorough".
-settings.register_profile("strata", deadline=None)
+settings.register_profile("strata", deadline=None, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("strata")
 
@@ -90,6 +95,7 @@ class Databases:
         self._postgres = postgres
         self._numbers = itertools.count(1)
         self._templates: dict[str, str] = {}
+        self._prepared: dict[Callable[[ServiceDatabase], Awaitable[Any]], tuple[str, Any]] = {}
         self.passwords = RolePasswords(secrets.token_urlsafe(16), secrets.token_urlsafe(16))
 
     async def create(self, template: str = "template0") -> str:
@@ -117,9 +123,30 @@ class Databases:
         """
         if service.package not in self._templates:
             template = await self.create()
-            await service.upgrade(self.url(template), self.passwords, partition)
+            # The driver would need a third of its CPU time for a connection to hash a password
+            # 4096 times. These are random.
+            with patch.object(passwords, "_ITERATIONS", 4):
+                await service.upgrade(self.url(template), self.passwords, partition)
             self._templates[service.package] = template
-        name = await self.create(self._templates[service.package])
+        return await self._copy(self._templates[service.package], service)
+
+    async def prepared(
+        self,
+        service: ServiceMigrations,
+        prepare: Callable[[ServiceDatabase], Awaitable[T]],
+    ) -> tuple[ServiceDatabase, T]:
+        """Returns a new database with the rows that `prepare` stores, and what `prepare` returns.
+
+        `prepare` runs once; it must leave no connection to the database open.
+        """
+        if prepare not in self._prepared:
+            template = await self.of(service)
+            self._prepared[prepare] = _name(template), await prepare(template)
+        name, result = self._prepared[prepare]
+        return await self._copy(name, service), result
+
+    async def _copy(self, template: str, service: ServiceMigrations) -> ServiceDatabase:
+        name = await self.create(template)
         return ServiceDatabase(
             admin_url=self.url(name),
             service_url=self._postgres.url(
@@ -132,12 +159,16 @@ class Databases:
 
     async def drop(self, database: ServiceDatabase) -> None:
         """Drops a database, for tests that make many: each takes some megabytes."""
-        name = database.admin_url.rpartition("/")[2]
+        name = _name(database)
         connection = await asyncpg.connect(self._postgres.url())
         try:
             await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
         finally:
             await connection.close()
+
+
+def _name(database: ServiceDatabase) -> str:
+    return database.admin_url.rpartition("/")[2]
 
 
 def _make_reachable(parent: Path | None = None) -> Path:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from archival_stores import CHUNK_BATCH, NOW, Finder, Stores
 from callers import new_project
@@ -42,13 +45,18 @@ async def stores(urls: Any) -> AsyncIterator[Stores]:
     await opened.close()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def engine(open_folder_of_module: Path) -> AsyncIterator[EmbeddedVectors]:
+    """A vector engine for the module: its tests drop all collections."""
+    async with _started(open_folder_of_module) as engine:
+        yield engine
+
+
 @pytest.fixture
-async def engine(open_folder: Any) -> AsyncIterator[EmbeddedVectors]:
-    """A vector engine for this test alone."""
-    engine = EmbeddedVectors(open_folder / "vectors")
-    await engine.start()
-    yield engine
-    await engine.stop()
+async def mortal_engine(open_folder: Path) -> AsyncIterator[EmbeddedVectors]:
+    """A vector engine for one test, which kills it; it starts again."""
+    async with _started(open_folder) as engine:
+        yield engine
 
 
 @pytest.fixture
@@ -56,8 +64,36 @@ async def finder(
     stores: Stores, embedder: Embedder, engine: EmbeddedVectors, request: pytest.FixtureRequest
 ) -> AsyncIterator[Finder]:
     """Stores and a search index; the indirect parameter is the relevance floor."""
-    fusion = FusionConfig(floor=getattr(request, "param", FLOOR))
-    vectors = QdrantIndex(connect(engine.url, engine.api_key), QdrantConfig(fusion=fusion))
+    floor = getattr(request, "param", FLOOR)
+    async with _opened(stores, embedder, engine, floor) as finder:
+        yield finder
+
+
+@pytest.fixture
+async def mortal_finder(
+    stores: Stores, embedder: Embedder, mortal_engine: EmbeddedVectors
+) -> AsyncIterator[Finder]:
+    """Stores and a search index in the vector engine that the test kills."""
+    async with _opened(stores, embedder, mortal_engine, FLOOR) as finder:
+        yield finder
+
+
+@asynccontextmanager
+async def _started(folder: Path) -> AsyncIterator[EmbeddedVectors]:
+    engine = EmbeddedVectors(folder / "vectors")
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+@asynccontextmanager
+async def _opened(
+    stores: Stores, embedder: Embedder, engine: EmbeddedVectors, floor: float
+) -> AsyncIterator[Finder]:
+    client = connect(engine.url, engine.api_key)
+    for name in await client.collection_names():
+        await client.delete_collection(name)
+    vectors = QdrantIndex(client, QdrantConfig(fusion=FusionConfig(floor=floor)))
     index = PassageIndex(vectors, embedder, SparseEncoder())
     chunk_index = ChunkIndex(vectors, embedder, SparseEncoder())
     backlogs: list[Backlog] = [

@@ -157,26 +157,28 @@ async def test_another_projects_files_are_never_found(finder: Finder) -> None:
 
 
 async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_later(
-    finder: Finder,
-    engine: EmbeddedVectors,
+    mortal_finder: Finder,
+    mortal_engine: EmbeddedVectors,
 ) -> None:
     folder, file = new_id("folder"), new_id("file")
-    await finder.stores.index_file(folder, file, *(f"The cat number {n}." for n in range(10)))
-    await finder.indexer.index_pending()
-    assert engine.pid is not None
-    os.kill(engine.pid, signal.SIGKILL)
-    assert len(await finder.find_chunks([folder], "cat", limit=50)) == 10
-    running = asyncio.create_task(finder.indexer.run())
+    await mortal_finder.stores.index_file(
+        folder, file, *(f"The cat number {n}." for n in range(10))
+    )
+    await mortal_finder.indexer.index_pending()
+    assert mortal_engine.pid is not None
+    os.kill(mortal_engine.pid, signal.SIGKILL)
+    assert len(await mortal_finder.find_chunks([folder], "cat", limit=50)) == 10
+    running = asyncio.create_task(mortal_finder.indexer.run())
     try:
 
         async def complete() -> bool:
-            return await finder.stores.progress(file) == (10, 10)
+            return await mortal_finder.stores.progress(file) == (10, 10)
 
         await eventually(complete)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert await in_the_index(engine) == 10
+    assert await in_the_index(mortal_engine) == 10
 
 
 async def test_a_dropped_collection_is_rebuilt(finder: Finder, engine: EmbeddedVectors) -> None:

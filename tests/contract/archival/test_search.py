@@ -348,20 +348,20 @@ async def test_another_projects_passages_are_never_found(finder: Finder) -> None
 
 
 async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_later(
-    finder: Finder, engine: EmbeddedVectors
+    mortal_finder: Finder, mortal_engine: EmbeddedVectors
 ) -> None:
     agent = new_id("agent")
-    await finder.stores.insert(agent, "The cat is called Momo.")
-    await finder.indexer.index_pending()
-    await finder.stores.insert(agent, "The dog is called Bello.")
-    assert engine.pid is not None
-    os.kill(engine.pid, signal.SIGKILL)
-    hit = await find(finder, agent, "what is the dog called")
+    await mortal_finder.stores.insert(agent, "The cat is called Momo.")
+    await mortal_finder.indexer.index_pending()
+    await mortal_finder.stores.insert(agent, "The dog is called Bello.")
+    assert mortal_engine.pid is not None
+    os.kill(mortal_engine.pid, signal.SIGKILL)
+    hit = await find(mortal_finder, agent, "what is the dog called")
     assert "The dog is called Bello." in texts(hit)
-    running = asyncio.create_task(finder.indexer.run())
+    running = asyncio.create_task(mortal_finder.indexer.run())
     try:
         async with asyncio.timeout(60):
-            while (await finder.stores.pending.find(1)).ids:
+            while (await mortal_finder.stores.pending.find(1)).ids:
                 await asyncio.sleep(0.1)
     finally:
         running.cancel()
@@ -370,7 +370,7 @@ async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_
     names = {"The cat is called Momo.", "The dog is called Bello."}
 
     async def are_found() -> bool:
-        return {*texts(await find(finder, agent, "name of the pet"))} == names
+        return {*texts(await find(mortal_finder, agent, "name of the pet"))} == names
 
     await eventually(are_found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
@@ -55,11 +56,8 @@ def project(keys: TokenKeys) -> Iterator[str]:
         yield project_id
 
 
-@pytest.fixture
-def settings(
-    urls: Any, vectors: EmbeddedVectors, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
-) -> ArchivalSettings:
-    monkeypatch.setattr(archival_main, "_EXPIRY_POLL_S", 0.2)
+@pytest.fixture(scope="module")
+def settings(urls: Any, vectors: EmbeddedVectors, keys: TokenKeys) -> ArchivalSettings:
     return ArchivalSettings(
         port=0,
         database_url=urls.service_url,
@@ -72,9 +70,11 @@ def settings(
     )
 
 
-@pytest.fixture(params=["socket", "inprocess"])
+# Every test has a project of its own, so that those of a module may share the service.
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["socket", "inprocess"])
 async def client(
     request: pytest.FixtureRequest, settings: ArchivalSettings, keys: TokenKeys
 ) -> AsyncIterator[Client]:
-    async with service_channel(request.param, build, settings, keys.verifier) as channel:
-        yield Client(keys, channel)
+    with patch.object(archival_main, "_EXPIRY_POLL_S", 0.2):
+        async with service_channel(request.param, build, settings, keys.verifier) as channel:
+            yield Client(keys, channel)

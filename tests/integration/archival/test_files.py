@@ -17,6 +17,8 @@ from strata.protocol.errors import FailedPreconditionError, InvalidArgumentError
 from strata.shared.context import use
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def indexed(client: Client, file: str) -> None:
     async def holds() -> bool:

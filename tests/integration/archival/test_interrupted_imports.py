@@ -12,19 +12,29 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from callers import TokenKeys
 from integration.archival.archival_calls import count, made
 from integration.archival.archival_process import service
 from integration.archival.conftest import Client
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.migrations import MIGRATIONS
 from strata.cli.archival.passage_import import Import, ImportTarget, PassageFile
 from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.standalone.ports import ReservedPort
 from strata.standalone.vectors import EmbeddedVectors
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 LINES = 5_000
+
+
+# What is not indexed yet at the end would keep the indexers of other modules busy.
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def urls(databases: Any) -> Any:
+    return await databases.of(MIGRATIONS)
 
 
 class View:

@@ -22,6 +22,8 @@ from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Not
 from strata.shared.ids import new_id
 from strata.shared.search.embedding.multilingual import MultilingualEmbedder
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def listed(client: Client, archive: str, **fields: Any) -> list[str]:
     request = pb.ListPassagesRequest(archive_id=archive, **fields)

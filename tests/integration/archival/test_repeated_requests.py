@@ -11,6 +11,8 @@ from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def upload(
     client: Client, archive: str, *messages: list[str], request_id: str = ""

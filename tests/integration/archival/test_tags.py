@@ -14,6 +14,8 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 GIVEN = ["zoo", "Äpfel", "apple", "10", "Zebra", "apple", "9", "été", "zoo", "東京", "🚲"]
 EXPECTED = ["10", "9", "Zebra", "apple", "zoo", "Äpfel", "été", "東京", "🚲"]
 TEXT = "The parrot is green."

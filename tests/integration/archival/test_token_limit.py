@@ -13,6 +13,8 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 # Each text is below the limit of bytes; the embedding model counts one token or a few thousand.
 TEXTS = ("x" * 30_000, "\U0001f389" * 8_000, "\u30e2" * 9_000, "\u65e5\u672c" * 4_200)
 

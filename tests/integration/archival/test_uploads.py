@@ -18,6 +18,8 @@ from strata.protocol.errors import (
 )
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 def counts(answers: list[pb.UploadPassagesResponse]) -> list[tuple[int, int, int]]:
     return [

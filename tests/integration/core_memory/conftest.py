@@ -39,7 +39,7 @@ async def urls(databases: Any) -> Any:
     return await databases.of(MIGRATIONS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(urls: Any, keys: TokenKeys) -> CoreMemorySettings:
     return CoreMemorySettings(
         port=0,
@@ -54,7 +54,8 @@ def settings(urls: Any, keys: TokenKeys) -> CoreMemorySettings:
     )
 
 
-@pytest.fixture(params=["socket", "inprocess"])
+# Every test has a project of its own, so that those of a module may share the service.
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=["socket", "inprocess"])
 async def client(
     request: pytest.FixtureRequest, settings: CoreMemorySettings, keys: TokenKeys
 ) -> AsyncIterator[Client]:
@@ -75,7 +76,7 @@ def project(keys: TokenKeys) -> Iterator[str]:
         yield project_id
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def admin(urls: Any) -> AsyncIterator[asyncpg.Connection[Any]]:
     connection = await asyncpg.connect(urls.admin_url)
     yield connection

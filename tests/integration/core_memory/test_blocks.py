@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from integration.core_memory.block_calls import AGENT, create, edit, prepare
@@ -25,8 +26,10 @@ from strata.shared.context import RequestContext, use
 from strata.shared.db import encode_page_token
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-@pytest.fixture(autouse=True)
+
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def agent(client: Any, project: str) -> None:
     """The agent of the tests, in the project of each."""
     await prepare(client)

@@ -26,6 +26,8 @@ from strata.shared.context import use
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def compiled(client: Any, agent: str, **more: Any) -> context_pb.CompileResponse:
     request = context_pb.CompileRequest(agent_id=agent, agent_type="letta_v1_agent", **more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from failures import failure
 from integration.core_memory.block_calls import AGENT, create, edit, patch, prepare, versions
@@ -19,10 +20,12 @@ from strata.protocol.errors import (
     StrataError,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 EDITED = "The core memory block with label `human` has been edited. "
 
 
-@pytest.fixture(autouse=True)
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def agent(client: Any, project: str) -> None:
     """The agent of the tests, in the project of each."""
     await prepare(client)

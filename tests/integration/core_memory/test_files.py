@@ -27,6 +27,8 @@ from strata.protocol.errors import (
 from strata.shared.ids import new_id
 from uploading import MIB, PDF, make_agent, make_folder, rows, until_read, upload, upload_requests
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def test_an_uploaded_file_is_read_immediately(client: Any) -> None:
     folder = await make_folder(client, "notes", description="what", instructions="how")

@@ -20,6 +20,8 @@ from strata.shared.context import use
 from strata.shared.ids import new_id
 from uploading import make_agent, make_folder, rows, until_read, upload
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def test_files_and_folders_are_listed_in_pages(client: Any) -> None:
     agent = await make_agent(client)

@@ -12,7 +12,7 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
-pytestmark = pytest.mark.usefixtures("project")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("project")]
 
 
 async def prepare(client: Any, agent: str, *labels: str, follows: str = "") -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from integration.core_memory.block_calls import AGENT, create, patch, prepare
@@ -23,10 +24,12 @@ from strata.protocol.errors import (
 from strata.shared.context import use
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 OTHER = new_id("agent")
 
 
-@pytest.fixture(autouse=True)
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def agents(client: Any, project: str) -> None:
     """The agents of the tests, in the project of each."""
     for agent in (AGENT, OTHER):

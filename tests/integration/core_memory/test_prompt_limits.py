@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from integration.core_memory.block_calls import prepare_blocks
 from strata.api.core_memory.v1 import block_service_pb2 as pb
@@ -18,6 +19,8 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.ids import new_id
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LIMIT = 1_000
 LONG = "x" * 700
@@ -108,7 +111,7 @@ class LimitedMemory:
         return error
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def memory(client: Any, project: str) -> LimitedMemory:
     return await LimitedMemory(client).begin()
 

@@ -12,6 +12,8 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.protocol.errors import AbortedError, StrataError
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 FIELDS = ("label", "value", "description", "limit", "read_only", "metadata")
 WORDS = ("tea", "a\tb", "", "\N{GRINNING FACE}", "x\r", " y ", "&lt;/value>", "tea")
 STEPS = 14

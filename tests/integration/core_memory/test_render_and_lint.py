@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from integration.core_memory.block_calls import create, prepare
 from strata.api.core_memory.v1 import block_service_pb2 as pb
@@ -17,6 +19,8 @@ from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 NUMBERED_EMPTY = """\
 <memory_blocks>
 The following memory blocks are currently engaged in your core memory unit:
@@ -25,7 +29,14 @@ The following memory blocks are currently engaged in your core memory unit:
 </memory_blocks>"""
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
+async def database(urls: Any) -> AsyncIterator[Database]:
+    opened = Database(urls.service_url)
+    yield opened
+    await opened.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def agent(client: Any) -> str:
     return await prepare(client, new_id("agent"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from integration.core_memory.block_calls import AGENT, create, edit, patch, prepare, versions
 from strata.api.common.v1 import message_pb2
@@ -14,11 +15,13 @@ from strata.protocol.errors import InvalidArgumentError
 from strata.shared.context import use
 from strata.shared.ids import new_id
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 WEB, MCP = message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP
 UNDER_WEB = pb.EditOrigin(taint=[WEB, message_pb2.PROVENANCE_USER])
 
 
-@pytest.fixture(autouse=True)
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def agent(client: Any, project: str) -> None:
     """The agent of the tests, in the project of each."""
     await prepare(client)

@@ -120,8 +120,8 @@ class ScriptedServices:
     transport: str
     urls: Any
     private_key: str
-    organization: FirstKey | None = None
-    local: FirstKey | None = None
+    organization: FirstKey
+    local: FirstKey
     turns: ScriptedTurns = field(default_factory=ScriptedTurns)
     agents: KnownAgents = field(default_factory=KnownAgents)
     groups: KnownGroups = field(default_factory=KnownGroups)
@@ -131,11 +131,9 @@ class ScriptedServices:
 
     def settings(self, **changes: Any) -> GatewaySettings:
         base: dict[str, Any] = {
+            **_databases(self.urls),
             "port": 0,
-            "database_url": self.urls.service_url,
-            "worker_database_url": self.urls.worker_url,
             "token_private_key": self.private_key,
-            "key_pepper": "pepper of the tests",
             "targets": self.targets,
             "pool_size": 5,
             "worker_pool_size": 2,
@@ -195,8 +193,6 @@ class ScriptedServices:
         ]
 
     async def start(self) -> None:
-        self.organization = await ensure_organization_key(self.settings())
-        self.local = await ensure_local_project(self.settings(), self.organization.secret)
         if self.transport == "inprocess":
             return
         for service in self.services():
@@ -233,8 +229,6 @@ class ScriptedServices:
             changes: Settings, and constants of `strata.gateway.runs.domain.timing` in lower case.
         """
         constants = take_timing(changes)
-        assert self.local is not None
-        assert self.organization is not None
         settings = self.settings(**changes)
         stack = AsyncExitStack()
         await self.stack.enter_async_context(stack)
@@ -268,6 +262,20 @@ def take_timing(changes: dict[str, Any]) -> dict[str, Any]:
     return {**_TIMING, **{name.upper(): changes.pop(name) for name in names}}
 
 
+def _databases(urls: Any) -> dict[str, Any]:
+    return {
+        "database_url": urls.service_url,
+        "worker_database_url": urls.worker_url,
+        "key_pepper": "pepper of the tests",
+    }
+
+
+async def _make_first_keys(urls: Any) -> tuple[FirstKey, FirstKey]:
+    settings = GatewaySettings(**_databases(urls))
+    organization = await ensure_organization_key(settings)
+    return organization, await ensure_local_project(settings, organization.secret)
+
+
 def _builder(service: Service) -> Any:
     async def build_scripted(_: ServiceSettings, wiring: Wiring, stack: AsyncExitStack) -> Service:
         return service
@@ -277,8 +285,8 @@ def _builder(service: Service) -> Any:
 
 @asynccontextmanager
 async def open_services(databases: Any, transport: str) -> AsyncIterator[ScriptedServices]:
-    urls = await databases.of(MIGRATIONS)
-    services = ScriptedServices(transport, urls, generate_key_pair()[0])
+    urls, (organization, local) = await databases.prepared(MIGRATIONS, _make_first_keys)
+    services = ScriptedServices(transport, urls, generate_key_pair()[0], organization, local)
     async with services.stack:
         await services.start()
         yield services

@@ -46,8 +46,6 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
 
 async def test_the_first_keys_are_made_once(services: ScriptedServices) -> None:
     settings = services.settings()
-    assert services.local is not None
-    assert services.organization is not None
     organization = await ensure_organization_key(settings, known_key=services.organization.secret)
     assert (organization.secret, organization.created) == (services.organization.secret, False)
     again = await ensure_local_project(
@@ -82,7 +80,6 @@ async def test_a_folder_of_an_earlier_release_keeps_its_project_key(
     services: ScriptedServices,
 ) -> None:
     settings = services.settings()
-    assert services.local is not None
     # As before the migration: a key of the project "default" with every scope of that release.
     connection = await asyncpg.connect(services.urls.service_url)
     try:
@@ -332,7 +329,6 @@ async def test_the_secret_is_shown_once_and_never_stored(services: ScriptedServi
 
 async def test_another_organization_cannot_be_accessed(services: ScriptedServices) -> None:
     gateway = await services.gateway()
-    assert services.local is not None
     them = await organization(services, gateway, "theirs")
     theirs = await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
     # The key of our organization with fewer scopes, which does not administer the installation.
@@ -423,7 +419,6 @@ async def test_the_usage_of_all_projects_covers_the_organization(
     services: ScriptedServices,
 ) -> None:
     gateway = await services.gateway()
-    assert services.local is not None
     other = await project(gateway, "other")
     us = await project_key(gateway, other.id, *Scope)
     for caller in (gateway, us, us):

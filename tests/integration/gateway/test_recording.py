@@ -87,7 +87,6 @@ async def test_recording_requires_read_access_to_the_project_of_the_run(
     strangers = await project(gateway, "strangers")
     stranger = await project_key(gateway, strangers.id, "run", "read")
     assert await refusal(stranger, run_id) == "NOT_FOUND RUN_NOT_FOUND"
-    assert services.local is not None
     runner = await project_key(gateway, services.local.project_id, "run")
     assert await refusal(runner, run_id) == "PERMISSION_DENIED SCOPE_MISSING"
     assert await refusal(gateway, "run") == "INVALID_ARGUMENT INVALID_ID"

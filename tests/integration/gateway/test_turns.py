@@ -61,7 +61,6 @@ async def test_the_turn_acts_with_a_token_of_the_run(services: ScriptedServices)
     await collect(gateway.send(services.new_agent()))
     [caller] = services.turns.callers
     assert caller.run_id == services.turns.requests[0].run_id
-    assert services.local is not None
     assert caller.project_id == services.local.project_id
     assert "run" in caller.scopes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
 from strata.agent_loop.domain.conversation.taint import sources_of, taint_of_messages
 from strata.agent_loop.domain.conversation.taint_sources import TaintSource
@@ -47,6 +48,7 @@ def slowly(messages: list[Message]) -> set[Provenance]:
     return untrusted
 
 
+@security_examples
 @given(MESSAGES)
 def test_the_taint_is_the_set_of_untrusted_labels(messages: list[Message]) -> None:
     taint = taint_of_messages(messages)
@@ -55,11 +57,13 @@ def test_the_taint_is_the_set_of_untrusted_labels(messages: list[Message]) -> No
     assert taint == taint_of_messages(list(reversed(messages)))
 
 
+@security_examples
 @given(MESSAGES, MESSAGES)
 def test_adding_messages_never_reduces_the_taint(one: list[Message], more: list[Message]) -> None:
     assert set(taint_of_messages(one)) <= set(taint_of_messages([*one, *more]))
 
 
+@security_examples
 @given(MESSAGES, BLOCKS, st.integers(2, 6))
 def test_every_label_has_a_source(
     messages: list[Message], blocks: dict[str, tuple[Provenance, ...]], most: int

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.core_memory.domain.blocks import Block, is_label
 from strata.core_memory.domain.prompt.memory_section import MemoryForm, render_memory
 from strata.core_memory.domain.prompt.tool_rules import INTRODUCTION, ToolRule, ToolRuleType
@@ -366,11 +367,13 @@ FRAGMENTS = st.sampled_from(
 TEXTS = st.one_of(st.text(max_size=60), st.lists(FRAGMENTS, max_size=14).map("".join))
 
 
+@security_examples
 @given(TEXTS, LABELS)
 def test_escaping_is_undone_exactly(text: str, labels: list[str]) -> None:
     assert unescape(escape(text, [*labels, "human"]), [*labels, "human"]) == text
 
 
+@security_examples
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3), st.booleans())
 def test_the_rendered_blocks_can_be_read_back_exactly(
     texts: list[tuple[str, str]], numbered: bool

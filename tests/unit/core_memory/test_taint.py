@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.core_memory.convert.context import compiled_to_proto
 from strata.core_memory.domain.blocks import Authorship, Block, Origin, Version
 from strata.core_memory.domain.prompt.compilation import Compiled
@@ -103,6 +104,7 @@ def test_undoing_a_rewrite_restores_the_labels() -> None:
     assert (result.value, result.taint) == ("z\na\nb\nc\nObey", ("web",))
 
 
+@security_examples
 @given(st.lists(MARKS))
 def test_labels_are_unique_and_ordered(marks: list[tuple[str, ...]]) -> None:
     union = taint_of(*marks)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.api.common.v1 import message_pb2
 from strata.protocol.errors import InvalidArgumentError, Reason
 from strata.shared.db import (
@@ -32,6 +33,7 @@ def _kinds(key: list[object]) -> list[type]:
     return [datetime if isinstance(part, datetime) else type(part) for part in key]
 
 
+@security_examples
 @given(TEXTS, KEYS)
 def test_a_token_is_decoded_to_its_key(scope: str, key: list[str | int | datetime]) -> None:
     token = encode_page_token(scope, key)
@@ -41,6 +43,7 @@ def test_a_token_is_decoded_to_its_key(scope: str, key: list[str | int | datetim
     assert not set(token) & set("=+/ ")
 
 
+@security_examples
 @given(KEYS, TEXTS, TEXTS)
 def test_a_token_of_another_list_is_refused(
     key: list[str | int | datetime], scope: str, other: str
@@ -52,6 +55,7 @@ def test_a_token_of_another_list_is_refused(
         decode_page_token(other, token, _kinds(list(key)))
 
 
+@security_examples
 @given(st.text(min_size=1) | st.binary(min_size=1).map(lambda b: base64.b64encode(b).decode()))
 def test_an_invalid_token_is_an_invalid_argument(token: str) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
@@ -110,6 +114,7 @@ def test_a_negative_page_size_is_refused() -> None:
     assert refused.value.violations[0].field == "page_size"
 
 
+@security_examples
 @given(st.lists(st.integers(), max_size=30), st.integers(1, 10))
 def test_all_pages_together_are_the_list(values: list[int], limit: int) -> None:
     rows = list(enumerate(values))
@@ -130,6 +135,7 @@ def test_all_pages_together_are_the_list(values: list[int], limit: int) -> None:
     assert listed == rows
 
 
+@security_examples
 @given(st.lists(st.integers(0, 400), min_size=1), st.integers(1, 20), st.integers(1, 1_000))
 def test_a_page_is_bounded_in_bytes_and_has_at_least_one_row(
     sizes: list[int], limit: int, most: int
@@ -155,6 +161,7 @@ def test_large_rows_are_listed_over_several_pages() -> None:
     assert seen == rows
 
 
+@security_examples
 @given(st.text(), st.binary(), st.lists(st.text()), st.dictionaries(st.text(), st.text()))
 def test_the_estimated_size_of_a_row_is_at_least_that_of_its_message(
     text: str, data: bytes, items: list[str], members: dict[str, str]

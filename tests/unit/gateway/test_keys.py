@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
 from strata.gateway.auth.domain import Hasher, KeyRecord, key_id_of, new_secret
 from strata.gateway.auth.rate import RateLimiter
@@ -37,6 +38,7 @@ def test_a_new_key_contains_its_id_and_is_never_logged() -> None:
     assert len({new_secret().text for _ in range(100)}) == 100
 
 
+@security_examples
 @given(st.text(max_size=100))
 def test_other_texts_are_not_keys(text: str) -> None:
     assert key_id_of(text) is None
@@ -203,6 +205,7 @@ async def test_a_missing_scope_is_named() -> None:
     assert raised.value.metadata == {"scope": "read or run"}
 
 
+@security_examples
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=60))
 def test_a_bucket_never_gives_more_than_burst_and_rate(pauses: list[float]) -> None:
     clock = ManualClock()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.gateway.runs.convert.approvals import reopened_if_no_call_ran
@@ -59,6 +60,7 @@ def test_approved_calls_that_did_not_start_reopen_their_approval(
     assert run_end.reopens == ("approval-1" if reopens else "")
 
 
+@security_examples
 @given(st.sampled_from(StopReason))
 def test_a_run_started_by_a_message_reopens_no_approval(reason: StopReason) -> None:
     message = turn_pb.ExecuteRunRequest(agent_id="agent-1").SerializeToString()

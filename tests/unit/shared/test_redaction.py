@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.shared.redaction import Redactor, key_redactor
 
 VALUE = "pä ss\"wo'rd/+\n1234"
@@ -85,6 +86,7 @@ def texts(value: Any) -> Iterator[str]:
             yield str(value)
 
 
+@security_examples
 @given(st.text(min_size=4) | st.sampled_from(["true", "null", "[], "]), st.data())
 def test_no_secret_is_left_at_any_place(secret: str, data: st.DataObject) -> None:
     around = st.text().map(lambda text: f"{text}{secret}{text}")
@@ -106,6 +108,7 @@ KEYS = st.tuples(
 ).map(lambda drawn: "".join(drawn[0])[: drawn[1]])
 
 
+@security_examples
 @given(KEYS, st.floats(0.5, 1), st.text("xyz .", max_size=30))
 def test_a_truncated_key_is_redacted(key: str, share: float, around: str) -> None:
     size = max(12, math.ceil(len(key) * share))
@@ -115,6 +118,7 @@ def test_a_truncated_key_is_redacted(key: str, share: float, around: str) -> Non
     assert redactor.text(f"{around}{key[:size]}...") == f"{around}[secret KEY]..."
 
 
+@security_examples
 @given(KEYS, st.text("abc", max_size=7))
 def test_a_key_in_basic_authentication_is_redacted(key: str, user: str) -> None:
     packed = base64.b64encode(f"{user}:{key}".encode()).decode()
@@ -124,6 +128,7 @@ def test_a_key_in_basic_authentication_is_redacted(key: str, user: str) -> None:
         assert start < 12 or packed[start : start + 16] not in redacted
 
 
+@security_examples
 @given(KEYS, st.text(max_size=100))
 def test_text_without_the_key_stays(key: str, text: str) -> None:
     redactor = Redactor({"KEY": key})

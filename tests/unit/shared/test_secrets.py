@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.protocol.errors import DataLossError
 from strata.shared.secrets import Envelope, context_of, generate_master_key, read_master_keys
 
@@ -20,6 +21,7 @@ def envelope(*keys: str) -> Envelope:
     return Envelope(read_master_keys(keys))
 
 
+@security_examples
 @given(secret=st.binary(max_size=300), context=st.binary(max_size=60))
 def test_sealed_values_can_be_opened(secret: bytes, context: bytes) -> None:
     box = envelope(OLD)
@@ -36,6 +38,7 @@ def test_encryption_is_randomized_and_hides_the_secret() -> None:
     assert first[18:30] != second[18:30]
 
 
+@security_examples
 @given(position=st.integers(min_value=0), flip=st.integers(min_value=1, max_value=255))
 def test_any_changed_byte_is_detected(position: int, flip: int) -> None:
     box = envelope(OLD)
@@ -47,6 +50,7 @@ def test_any_changed_byte_is_detected(position: int, flip: int) -> None:
     assert caught.value.__cause__ is None
 
 
+@security_examples
 @given(length=st.integers(min_value=0, max_value=200))
 def test_truncation_is_detected(length: int) -> None:
     box = envelope(OLD)
@@ -55,6 +59,7 @@ def test_truncation_is_detected(length: int) -> None:
         box.open(sealed[: min(length, len(sealed) - 1)], HERE)
 
 
+@security_examples
 @given(junk=st.binary(max_size=400))
 def test_invalid_data_is_refused(junk: bytes) -> None:
     with pytest.raises(DataLossError):

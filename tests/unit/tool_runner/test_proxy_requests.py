@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.protocol.errors import StrataError
 from strata.tool_runner.egress.requests import ProxyError, read_request
 
@@ -73,6 +74,7 @@ def test_ambiguous_request_heads_are_refused(lines: list[str]) -> None:
         read_request(head(*lines))
 
 
+@security_examples
 @given(st.binary(max_size=200))
 def test_any_bytes_result_in_a_request_or_an_error(data: bytes) -> None:
     try:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.sandbox import (
@@ -55,12 +56,14 @@ RESULTS = st.builds(
 DEFAULTS = SandboxRun("def f(): pass", "f")
 
 
+@security_examples
 @given(RUNS)
 def test_a_call_is_unchanged_after_conversion(run: SandboxRun) -> None:
     sent = run_to_proto(run).SerializeToString()
     assert convert.to_run(pb.RunCodeRequest.FromString(sent)) == run
 
 
+@security_examples
 @given(RESULTS)
 def test_a_result_is_unchanged_after_conversion(result: RunResult) -> None:
     sent = convert.result_to_proto(result).SerializeToString()

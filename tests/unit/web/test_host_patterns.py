@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.shared.web.host_patterns import covers, listed, problem_of
 from strata.shared.web.url_guard import parse_url
 from strata.tool_execution.domain.network_policy import NetworkPolicy
@@ -54,6 +55,7 @@ def test_other_internal_names_and_look_alikes_are_accepted() -> None:
         assert problem_of(host) == ""
 
 
+@security_examples
 @given(st.text(alphabet="*.-_abx019:/@[]% \n", max_size=20))
 def test_accepted_hosts_are_names_that_urls_parse_to(host: str) -> None:
     if problem_of(host):

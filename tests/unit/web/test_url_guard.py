@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.web.addresses import check_addresses, is_public, read_networks
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
@@ -417,6 +418,7 @@ _CARRIERS = {
 }
 
 
+@security_examples
 @given(FORBIDDEN_V4, st.sampled_from(sorted(_CARRIERS)), st.booleans(), st.booleans())
 async def test_no_ipv6_form_carries_a_forbidden_address(
     address: ipaddress.IPv4Address, carrier: str, in_full: bool, capital: bool
@@ -454,6 +456,7 @@ def test_every_global_ipv4_address_is_public_with_few_exceptions(
     assert is_public(address)
 
 
+@security_examples
 @given(st.ip_addresses(network="2000::/3"))
 def test_global_unicast_ipv6_addresses_are_public(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
@@ -463,6 +466,7 @@ def test_global_unicast_ipv6_addresses_are_public(
     assert is_public(address) is not inside
 
 
+@security_examples
 @given(st.text(max_size=80) | st.from_regex(r"https?://[^/]{0,30}(/.*)?", fullmatch=True))
 async def test_any_url_is_parsed_or_refused_and_never_reaches_private_addresses(text: str) -> None:
     resolver = Names()
@@ -476,6 +480,7 @@ async def test_any_url_is_parsed_or_refused_and_never_reaches_private_addresses(
     assert parse_url(target.url) == target
 
 
+@security_examples
 @given(st.lists(st.ip_addresses().map(str), max_size=5))
 def test_addresses_are_accepted_together_or_not_at_all(texts: list[str]) -> None:
     public = [is_public(ipaddress.ip_address(text)) for text in texts]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from qdrant_local_mode import LocalModeClient
 from qdrant_requests import RecordingClient, projects_of
+from security_examples import security_examples
 from strata.protocol.errors import InternalError, Reason
 from strata.shared.search.vectors import Collection, SparseVector, Where
 from strata.shared.search.vectors.points import point_id
@@ -105,6 +106,7 @@ async def test_scores_do_not_depend_on_words_of_other_projects(
     assert [hit.fts_score for hit in after] == pytest.approx([hit.fts_score for hit in before])
 
 
+@security_examples
 @given(
     st.tuples(PROJECTS, PROJECTS),
     st.tuples(st.text(), st.text()),

@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.shared.json_text import MAX_JSON_DEPTH
 from strata.shared.sandbox import Limits, RunStatus
 from strata.tool_runner.sandbox import outcome
@@ -25,11 +26,13 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@security_examples
 @given(st.binary(max_size=300))
 def test_any_bytes_get_a_status(frame: bytes) -> None:
     assert outcome.verdict_of(frame, LIMITS).status in {RunStatus.BAD_RESULT, RunStatus.OK}
 
 
+@security_examples
 @given(st.dictionaries(st.sampled_from(["value", "error", "bad", "large", "x"]), JSON, max_size=2))
 def test_any_json_answer_is_checked(answer: dict[str, object]) -> None:
     verdict = outcome.verdict_of(json.dumps(answer).encode(), LIMITS)
@@ -40,6 +43,7 @@ def test_any_json_answer_is_checked(answer: dict[str, object]) -> None:
         assert verdict.failure.type
 
 
+@security_examples
 @given(JSON)
 def test_a_value_is_returned_unchanged_or_is_too_large(value: object) -> None:
     verdict = outcome.verdict_of(json.dumps({"value": value}).encode(), LIMITS)
@@ -51,6 +55,7 @@ def test_a_value_is_returned_unchanged_or_is_too_large(value: object) -> None:
         assert len(json.dumps(value, ensure_ascii=False).encode()) > LIMITS.result_bytes
 
 
+@security_examples
 @given(st.integers(1, 300))
 def test_the_depth_of_values_is_limited(depth: int) -> None:
     frame = b'{"value":' + b"[" * depth + b"]" * depth + b"}"
@@ -72,6 +77,7 @@ def test_every_kind_of_process_end_has_a_status() -> None:
     assert "lost" in outcome.ended(Exit(-9, reason="the fork server ended"), LIMITS).detail
 
 
+@security_examples
 @given(TEXT, st.integers(0, 40))
 def test_truncated_output_is_decoded(text: str, at: int) -> None:
     assert text.startswith(outcome.decode(text.encode()[:at]))

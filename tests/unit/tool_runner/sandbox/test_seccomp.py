@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.tool_runner.sandbox.program import seccomp, syscalls
 
 ALLOW = "allow"
@@ -70,6 +71,7 @@ def test_the_filter_is_valid_for_the_kernel(machine: str, own: int | None) -> No
     assert len(seccomp.assemble(program)) == 8 * len(program)
 
 
+@security_examples
 @pytest.mark.parametrize("machine", MACHINES)
 @given(
     number=st.one_of(st.sampled_from(NUMBERS), st.integers(0, 1 << 32)),
@@ -89,6 +91,7 @@ def test_only_listed_system_calls_are_allowed(machine: str, number: int, argumen
         assert action == ALLOW
 
 
+@security_examples
 @pytest.mark.parametrize("machine", MACHINES)
 @given(flags=st.integers(0, 2**64 - 1))
 def test_clone_cannot_create_namespaces(machine: str, flags: int) -> None:
@@ -103,6 +106,7 @@ def test_clone_cannot_create_namespaces(machine: str, flags: int) -> None:
         assert alone == (thread if flags & 0x10000 else EAGAIN)
 
 
+@security_examples
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("own", [None, OWN])
 @given(command=st.one_of(st.integers(0, 40), st.integers(1020, 1050), st.integers(0, 2**32 - 1)))
@@ -114,6 +118,7 @@ def test_only_harmless_fcntl_commands_are_allowed(
     assert decide(machine, "fcntl", 3, command, own=own) == wanted
 
 
+@security_examples
 @pytest.mark.parametrize("machine", MACHINES)
 @given(flags=st.integers(0, 2**64 - 1))
 def test_shared_memory_without_a_file_cannot_be_mapped(machine: str, flags: int) -> None:
@@ -122,6 +127,7 @@ def test_shared_memory_without_a_file_cannot_be_mapped(machine: str, flags: int)
     assert action == (EPERM if shared or flags & 0x40000 else ALLOW)
 
 
+@security_examples
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("network", [False, True])
 @given(level=st.sampled_from([0, 1, 6]), option=st.integers(0, 80))
@@ -162,6 +168,7 @@ def test_system_calls_are_filtered_by_their_arguments(machine: str) -> None:
     assert decide(machine, "fchmodat", 0, 0, 0o4000) == EPERM
 
 
+@security_examples
 @pytest.mark.parametrize("machine", MACHINES)
 @given(pid=st.integers(0, 2**32 - 1))
 def test_without_namespaces_other_processes_cannot_be_addressed(machine: str, pid: int) -> None:

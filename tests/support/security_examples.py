@@ -1,0 +1,8 @@
+"""How many examples the properties that security rests on take."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# `make test` tries half as many for the other properties; `make test-slow` tries 1000 for all.
+security_examples = settings(max_examples=max(settings().max_examples, 100))
