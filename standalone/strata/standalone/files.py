@@ -20,7 +20,7 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 @contextmanager
@@ -48,13 +48,13 @@ def publish_folder(partial: Path, target: Path) -> None:
         target: Its name; there may be an empty folder of that name.
     """
     partial.replace(target)
-    sync_folder(target.parent)
+    sync_path(target.parent)
 
 
-def sync_folder(path: Path) -> None:
-    """Waits until the names in a folder are on the disk."""
-    folder = os.open(path, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Waits until the bytes of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import qdrant_edge as edge
 
 from polling import eventually
 from strata.shared.search import qdrant_wire as wire
+from strata.standalone.vectors import worker as engine_worker
 from strata.standalone.vectors.errors import VectorsError
+from strata.standalone.vectors.file_sync import sync_files
 from strata.standalone.vectors.store import CollectionStore
 from strata.standalone.vectors.worker import EngineWorker
 
@@ -86,23 +89,33 @@ async def test_failures_of_quick_work_are_mapped_to_engine_errors(worker: Engine
         await worker.run_now(fail)
 
 
+def create(store: CollectionStore, *names: str) -> None:
+    params = wire.collections.VectorParams(size=2, distance=wire.collections.Distance.Cosine)
+    vectors = wire.collections.VectorsConfig(params=params)
+    for name in names:
+        store.create(
+            wire.collections.CreateCollection(collection_name=name, vectors_config=vectors)
+        )
+
+
+def add_point(store: CollectionStore, name: str, number: int) -> None:
+    point = edge.Point(number, [1.0, float(number)], {})
+    store.update(name, [edge.UpdateOperation.upsert_points([point])])
+
+
 async def test_searches_run_between_the_flushes_of_two_collections(
     worker: EngineWorker,
 ) -> None:
     def change(store: CollectionStore) -> None:
-        params = wire.collections.VectorParams(size=2, distance=wire.collections.Distance.Cosine)
-        vectors = wire.collections.VectorsConfig(params=params)
-        index = edge.KeywordIndexParams(is_tenant=True)
+        create(store, "a", "b")
         for name in ("a", "b"):
-            create = wire.collections.CreateCollection(collection_name=name, vectors_config=vectors)
-            store.create(create)
-            store.update(name, [edge.UpdateOperation.create_field_index("project", index)])
+            add_point(store, name, 1)
 
     await worker.run(change)
     left: list[tuple[str, ...]] = []
 
     async def look() -> bool:
-        names, _ = await worker.run_now(CollectionStore.unflushed)
+        names, _ = await worker.run(CollectionStore.unflushed)
         if not left or left[-1] != tuple(names):
             left.append(tuple(names))
         return not names
@@ -114,3 +127,53 @@ async def test_searches_run_between_the_flushes_of_two_collections(
         flushing.cancel()
     assert ("b",) in left
     assert left[-1] == ()
+
+
+async def test_a_flush_waits_for_a_pause_between_searches_but_not_for_ever(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(store: CollectionStore) -> None:
+        create(store, "a")
+        add_point(store, "a", 1)
+
+    written: list[Path] = []
+
+    def note(folder: Path) -> None:
+        written.append(folder)
+
+    async def is_flushed() -> bool:
+        return not (await worker.run(CollectionStore.unflushed))[0]
+
+    monkeypatch.setattr(engine_worker, "sync_files", note)
+    monkeypatch.setattr(engine_worker, "_QUIET_S", 60.0)
+    await worker.run(change)
+    await worker.run_now(lambda store: store.shard("a"))
+    flushing = asyncio.create_task(worker.flush_every(0.001))
+    try:
+        # Changes are written again and again, without the engine's flush.
+        await eventually(lambda: len(written) > 1, interval=0.001)
+        assert (await worker.run(CollectionStore.unflushed))[0] == {"a": 1}
+        monkeypatch.setattr(engine_worker, "_UNFLUSHED_S", 0.0)
+        await eventually(is_flushed, interval=0.001)
+    finally:
+        flushing.cancel()
+    assert set(written) == {(await worker.run(lambda store: store.folder("a")))[0]}
+
+
+def test_points_whose_log_was_written_survive_a_crash_of_the_machine(tmp_path: Path) -> None:
+    store = CollectionStore(tmp_path / "live")
+    create(store, "a")
+    add_point(store, "a", 1)
+    store.flush("a")
+    # The disk has the segments of the last flush, and the log of now.
+    shutil.copytree(tmp_path / "live", tmp_path / "disk")
+    for number in range(2, 40):
+        add_point(store, "a", number)
+    sync_files(store.folder("a"))
+    log = Path("collections", "a", "shard", "wal")
+    shutil.rmtree(tmp_path / "disk" / log)
+    shutil.copytree(tmp_path / "live" / log, tmp_path / "disk" / log)
+    after_crash = CollectionStore(tmp_path / "disk")
+    assert after_crash.shard("a").count(edge.CountRequest(exact=True)) == 39
+    for opened in (store, after_crash):
+        opened.close()

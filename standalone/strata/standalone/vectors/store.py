@@ -30,7 +30,6 @@ from strata.standalone.vectors.errors import (
 from strata.standalone.vectors.filter_rewriter import FilterRewriter
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
-_FLUSH_EVERY_OPERATIONS = 1000
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +47,9 @@ class CollectionStore:
     """The collections of one folder. Not thread-safe.
 
     The engine appends each operation to its log before it answers, so that the operation survives
-    a crash of the process. `flush` makes it survive a crash of the machine.
+    a crash of the process. It survives a crash of the machine once the files of the collection, or
+    at least its log, are written to disk (`sync_files`): the engine repeats the operations of the
+    log that were not flushed when it loads the collection.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -155,15 +156,21 @@ class CollectionStore:
         for operation in operations:
             shard.update(operation)
             collection.unflushed += 1
-        if collection.unflushed >= _FLUSH_EVERY_OPERATIONS:
-            self._flush(collection)
 
-    def unflushed(self) -> list[str]:
-        """Returns the names of the collections that have changed since their last flush."""
-        return [name for name, collection in self._collections.items() if collection.unflushed]
+    def unflushed(self) -> dict[str, int]:
+        """Returns how many operations each collection has had since its last flush, if any."""
+        return {
+            name: collection.unflushed
+            for name, collection in self._collections.items()
+            if collection.unflushed
+        }
+
+    def folder(self, name: str) -> Path:
+        """Returns the folder with the files of a collection."""
+        return self._folder / name
 
     def flush(self, name: str) -> None:
-        """Syncs the changes of a collection to disk, if it still exists."""
+        """Writes the changes of a collection to disk, if it still exists, and shortens its log."""
         collection = self._collections.get(name)
         if collection is not None and collection.unflushed:
             self._flush(collection)

@@ -12,10 +12,17 @@ from typing import Any, TypeVar
 import structlog
 
 from strata.standalone.vectors.errors import VectorsError, from_engine
+from strata.standalone.vectors.file_sync import sync_files
 from strata.standalone.vectors.store import CollectionStore
 
 # A search that waited for a flush is answered before the next one.
 _BETWEEN_FLUSHES_S = 0.1
+# A collection is flushed when no search has been made for this long,
+_QUIET_S = 0.5
+# and regardless of searches after this time, or after so many operations: the log that is repeated
+# after a crash would become long.
+_UNFLUSHED_S = 30.0
+_UNFLUSHED_OPERATIONS = 1000
 _Result = TypeVar("_Result")
 _log = structlog.get_logger(__name__)
 
@@ -33,6 +40,9 @@ class EngineWorker:
         self._folder = folder
         self._store: CollectionStore | None = None
         self._unfinished: set[Future[Any]] = set()
+        self._last_search = float("-inf")
+        # When collections were first seen with changes that are not flushed.
+        self._unflushed_since: dict[str, float] = {}
 
     async def open(self) -> None:
         """Loads every collection."""
@@ -53,12 +63,13 @@ class EngineWorker:
     async def run_now(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
         """Like `run`, but in the thread of the event loop if the worker's thread is idle.
 
-        Use it for work of some milliseconds. It blocks the event loop, as the engine's hold of the
-        global lock would do anyway.
+        Use it for searches, which take some milliseconds. It blocks the event loop, as the engine's
+        hold of the global lock would do anyway.
 
         Raises:
             VectorsError: Whatever the engine raised.
         """
+        self._last_search = time.monotonic()
         return await self.run(work) if self._unfinished else self._timed(work)
 
     def _timed(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
@@ -72,23 +83,38 @@ class EngineWorker:
             raise from_engine(error) from error
 
     async def flush_every(self, seconds: float) -> None:
-        """Flushes periodically until cancelled. A failure is logged, and flushing continues.
+        """Writes changes to disk periodically until cancelled; failures are logged.
 
-        A flush takes a tenth of a second or more, and no search is answered meanwhile. So
-        collections are flushed one at a time, with the searches that wait in between.
+        A flush waits for the disk some thirty times, for a tenth of a second or more, and holds
+        the global lock: no search is answered meanwhile. So the files are first written without
+        that lock, which makes the changes durable. The flush, which has little left to write then,
+        follows when no searches are made, or after half a minute. Collections are flushed one at a
+        time, with the searches that wait in between.
         """
         while True:
             await asyncio.sleep(seconds)
-            names, _ = await self.run(CollectionStore.unflushed)
-            for name in names:
-                await self._flush(name)
-                await asyncio.sleep(_BETWEEN_FLUSHES_S)
+            unflushed, _ = await self.run(CollectionStore.unflushed)
+            self._unflushed_since = {
+                name: self._unflushed_since.get(name, time.monotonic()) for name in unflushed
+            }
+            for name, operations in unflushed.items():
+                try:
+                    await self._write(name, operations)
+                except (VectorsError, OSError) as error:
+                    _log.error("flush_failed", error=str(error))
 
-    async def _flush(self, name: str) -> None:
-        try:
+    async def _write(self, name: str, operations: int) -> None:
+        folder, _ = await self.run(lambda store: store.folder(name))
+        await asyncio.to_thread(sync_files, folder)
+        now = time.monotonic()
+        if (
+            now - self._last_search >= _QUIET_S
+            or now - self._unflushed_since[name] >= _UNFLUSHED_S
+            or operations >= _UNFLUSHED_OPERATIONS
+        ):
             await self.run(lambda store: store.flush(name))
-        except VectorsError as error:
-            _log.error("flush_failed", error=str(error))
+            del self._unflushed_since[name]
+            await asyncio.sleep(_BETWEEN_FLUSHES_S)
 
     async def close(self) -> None:
         """Flushes and closes the collections, and ends the thread."""
