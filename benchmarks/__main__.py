@@ -14,7 +14,7 @@ from benchmarks.bench import QUICK, Bench, Effort, Floors, Model
 from benchmarks.calls import archival, conversation_search, gateway_calls
 from benchmarks.client import Client
 from benchmarks.core_memory import compile_big, compile_unchanged
-from benchmarks.fairness import noisy_neighbour, noisy_turns
+from benchmarks.fairness import noisy_neighbour, noisy_project, noisy_turns
 from benchmarks.indexing import indexing
 from benchmarks.load import eight_agents, thirty_agents
 from benchmarks.memory_agents import memory_agents
@@ -47,6 +47,7 @@ SUITES: dict[str, Suite] = {
     "custom_tools": custom_tools,
     "noisy_neighbour": noisy_neighbour,
     "noisy_turns": noisy_turns,
+    "noisy_project": noisy_project,
     "memory_agents": memory_agents,
     "load_8": eight_agents,
     "load_30": thirty_agents,
