@@ -38,6 +38,7 @@ from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
 from strata.shared.db.opening import open_database, open_worker_database
+from strata.shared.foreground_work import CALLS_OF_RUNS
 from strata.shared.partitioned_service import build_partitions
 from strata.shared.server import run_service
 from strata.shared.service import BackgroundTask, GrpcService, Service, Wiring
@@ -109,11 +110,11 @@ def _ingest(
     )
     # Without a signing key the worker cannot call the index.
     index_sync = FileIndexSync(
-        queue, contents, index if settings.worker_key() else None, FILE_LEASE_S
+        queue, contents, index if settings.worker_key() else None, FILE_LEASE_S, CALLS_OF_RUNS
     )
     options = IngestOptions(readers=settings.file_readers, lease=FILE_LEASE_S, poll=FILE_POLL_S)
-    content_reader = ContentReader(queue, contents, reader, FILE_LEASE_S)
-    return Ingest(content_reader, index_sync, queue, options)
+    content_reader = ContentReader(queue, contents, reader, FILE_LEASE_S, CALLS_OF_RUNS)
+    return Ingest(content_reader, index_sync, queue, options, CALLS_OF_RUNS)
 
 
 def _file_parts(

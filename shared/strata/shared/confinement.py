@@ -16,7 +16,6 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import resource
 
-_NICE = 10
 _PR_SET_PDEATHSIG = 1
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _FORBIDDEN = (
@@ -51,7 +50,6 @@ def limit(cpu_seconds: int, memory_bytes: int, *, reserve_bytes: int = 0) -> Non
     """
     if sys.platform == "win32":
         return
-    os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))

@@ -14,6 +14,7 @@ from polling import settle
 from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.protocol.shapes import RpcShape
 from strata.shared.context import Caller, RequestContext, calling_project, use
+from strata.shared.foreground_work import ForegroundWork
 from strata.shared.interceptors.admission import Admission
 from strata.shared.interceptors.fair_calls import FairCalls
 from strata.shared.interceptors.idle_uploads import IdleUploads
@@ -83,6 +84,21 @@ async def test_a_call_of_a_quiet_project_overtakes_those_of_a_busy_one() -> None
     assert ended.count("busy") <= 4
     await asyncio.gather(*busy)
     assert Counter(ended) == {"busy": 100, "quiet": 2}
+
+
+@pytest.mark.parametrize(("run_id", "expected"), [("run-1", True), (None, False)])
+async def test_background_work_gives_way_to_calls_of_runs(
+    run_id: str | None, expected: bool
+) -> None:
+    foreground = ForegroundWork(pause_s=0.0)
+
+    async def proceed(call: Any) -> bool:
+        return foreground.is_active
+
+    run = FairCalls(256, foreground).bind(UNARY, proceed)
+    with use(RequestContext(caller=Caller("org", "project", "key", run_id=run_id))):
+        assert await run(SimpleNamespace()) is expected  # type: ignore[arg-type]
+    assert not foreground.is_active
 
 
 async def test_waiting_calls_do_not_block_other_calls_of_their_project() -> None:

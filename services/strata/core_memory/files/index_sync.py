@@ -24,6 +24,7 @@ from strata.protocol.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.foreground_work import ForegroundWork
 from strata.shared.logs import get_logger
 
 NOT_SET_UP = (
@@ -53,18 +54,25 @@ class FileIndexSync:
         contents: Reads the text of files.
         index: The index; None if the service has no key to call it.
         lease: How long a claimed file is reserved without renewal, seconds.
+        foreground: Each page of a file waits for this work, for a moment; None for no waiting.
 
     Attributes:
         files_wait: Whether `follow` has last seen files that are not indexed as a whole.
     """
 
     def __init__(
-        self, queue: FileQueue, contents: ContentStore, index: FileIndex | None, lease: float
+        self,
+        queue: FileQueue,
+        contents: ContentStore,
+        index: FileIndex | None,
+        lease: float,
+        foreground: ForegroundWork | None = None,
     ) -> None:
         self._queue = queue
         self._contents = contents
         self._index = index
         self._lease = lease
+        self._foreground = foreground or ForegroundWork()
         self._after = ("", "")
         self._is_explained = False
         self.files_wait = False
@@ -139,6 +147,7 @@ class FileIndexSync:
         name, format_ = await self._queue.name_of(claim)
         chunker = Chunker(name, with_headings=bool(format_) and FileFormat(format_).has_headings)
         async for page in self._contents.pages(claim.project_id, claim.content):
+            await self._foreground.give_way()
             if chunks := list(chunker.feed(page.text.split("\n"))):
                 yield chunks
         if chunks := list(chunker.end()):

@@ -23,6 +23,7 @@ from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError
 from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
 from strata.protocol.errors import StrataError
+from strata.shared.foreground_work import ForegroundWork
 from strata.shared.logs import get_logger
 from strata.shared.polling import IdlePause, keep_polling
 
@@ -70,15 +71,22 @@ class ContentReader:
         contents: Stores bytes and pages.
         reader: Converts bytes to pages.
         lease: See `IngestOptions`.
+        foreground: Each part of a text waits for this work, for a moment; None for no waiting.
     """
 
     def __init__(
-        self, queue: FileQueue, contents: ContentStore, reader: FileReader, lease: float
+        self,
+        queue: FileQueue,
+        contents: ContentStore,
+        reader: FileReader,
+        lease: float,
+        foreground: ForegroundWork | None = None,
     ) -> None:
         self._queue = queue
         self._contents = contents
         self._reader = reader
         self._lease = lease
+        self._foreground = foreground or ForegroundWork()
 
     async def read_next(self) -> bool:
         """Reads the content that has waited longest; False if there is none.
@@ -165,6 +173,7 @@ class ContentReader:
         rows = [
             TextPage(page.number, page.first_line, page.line_count, page.text) for page in pages
         ]
+        await self._foreground.give_way()
         if not await self._contents.put_pages(
             claim.project_id, claim.content, rows, attempt=claim.attempt
         ):
@@ -179,6 +188,7 @@ class Ingest:
         index_sync: Sends files to the index.
         queue: Finds work, and removes abandoned uploads.
         options: See `IngestOptions`.
+        foreground: Each step waits for this work, for a moment; None for no waiting.
     """
 
     def __init__(
@@ -187,11 +197,13 @@ class Ingest:
         index_sync: FileIndexSync,
         queue: FileQueue,
         options: IngestOptions | None = None,
+        foreground: ForegroundWork | None = None,
     ) -> None:
         self._reader = reader
         self._index_sync = index_sync
         self._queue = queue
         self._options = options or IngestOptions()
+        self._foreground = foreground or ForegroundWork()
         self._uploaded = asyncio.Event()
         self._read = asyncio.Event()
         self._sent = asyncio.Event()
@@ -257,6 +269,7 @@ class Ingest:
         pause = poll = self._options.poll
         while True:
             wake.clear()
+            await self._foreground.give_way()
             try:
                 worked = await work()
                 if worked:

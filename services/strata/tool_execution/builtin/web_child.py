@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from strata.shared import confinement
+from strata.shared.background_priority import lower_priority
 from strata.tool_execution.builtin.web_texts import MAX_TEXT_CHARS, tidy
 
 Read = Callable[[bytes, str], tuple[str, str]]
@@ -37,6 +38,7 @@ def serve(read: Read, arguments: Sequence[str]) -> int:
     parent, cpu_seconds, memory_bytes, charset = arguments
     pipe = confinement.take_output()
     confinement.die_with(int(parent))
+    lower_priority()
     confinement.limit(int(cpu_seconds), int(memory_bytes))
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)

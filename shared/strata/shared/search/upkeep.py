@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from strata.shared.foreground_work import CALLS_OF_RUNS
 from strata.shared.search.embedding import EmbeddingModels
 from strata.shared.search.indexing.indexer import Backlog, Indexer
 from strata.shared.search.reindexing.index_admin import IndexAdmin, ManagedIndex
@@ -60,12 +61,22 @@ def index_upkeep(
         reindex: Configuration of rebuilds; by default with the grace period of the settings.
     """
     indexer = Indexer(
-        backlogs, poll=INDEX_POLL_S, polled=polled, rarely_when_idle=True, find_work=find_work
+        backlogs,
+        poll=INDEX_POLL_S,
+        polled=polled,
+        rarely_when_idle=True,
+        find_work=find_work,
+        foreground=CALLS_OF_RUNS,
     )
     reindex = reindex or ReindexConfig(settings.reindex_grace_s)
     driver = Reindexer(ledger, rebuilds, reindex, indexer.quiet)
     upgrade = SupersededModel(ledger, models, indexes)
-    reindexer = Indexer([upgrade, driver], poll=INDEX_POLL_S * POLL_FACTOR, rarely_when_idle=True)
+    reindexer = Indexer(
+        [upgrade, driver],
+        poll=INDEX_POLL_S * POLL_FACTOR,
+        rarely_when_idle=True,
+        foreground=CALLS_OF_RUNS,
+    )
     admin = IndexAdmin(
         ledger,
         models,

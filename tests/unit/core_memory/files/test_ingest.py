@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from strata.core_memory.files.ingest import Ingest, IngestOptions
 from strata.core_memory.files.store.queue import FileWork
+from strata.shared.foreground_work import ForegroundWork
 from unit.loop_time import put_forward
 
 POLL_S = 60.0
@@ -109,3 +110,26 @@ async def test_indexing_progress_is_checked_at_every_poll(
     ingest.wake()
     assert (await work.after(0))["follow"] == 1
     assert (await work.after(*[POLL_S + 1] * 5))["follow"] == 5
+
+
+async def test_files_wait_for_turns_and_are_read_beside_turns_that_never_end(
+    work: CountedWork,
+) -> None:
+    now = 0.0
+    foreground = ForegroundWork(pause_s=0.0, longest_wait_s=0.25, now=lambda: now)
+    parts: Any = work
+    options = IngestOptions(readers=1, poll=POLL_S)
+    ingest = Ingest(parts, parts, parts, options, foreground)
+    steps = Counter(read=1, send=1, drop=1)
+    with foreground:
+        running = asyncio.create_task(ingest.run())
+        try:
+            assert await work.after(0) == Counter(), "it waits"
+            now += 0.25
+            assert await work.after(0) == Counter(follow=1) + steps
+            ingest.wake()
+            assert await work.after(0) == Counter(), "it waits again"
+            now += 0.25
+            assert await work.after(0) == steps
+        finally:
+            running.cancel()

@@ -25,6 +25,7 @@ from strata.core_memory.files.text_extraction.reader import (
     ReadingBrokeOffError,
     ReadingLimits,
 )
+from strata.shared.background_priority import MORE_NICENESS
 
 pytestmark = pytest.mark.child_process
 
@@ -209,7 +210,11 @@ def ask_child(file_format: str, code: str, data: bytes) -> subprocess.CompletedP
         "import os, sys\n"
         "from strata.core_memory.files.text_extraction import child\n"
         f"def convert(file):\n    {code}\n    yield 'done'\n"
-        "child.converter_of = lambda file_format: convert\n"
+        "def load_converter(file_format):\n"
+        "    child.niceness = os.getpriority(os.PRIO_PROCESS, 0)\n"
+        "    child.is_loaded = 'markitdown' in sys.modules\n"
+        "    return convert\n"
+        "child.load_converter = load_converter\n"
         f"child.main(child.FileFormat({file_format!r}), os.getppid(), 60, 2 ** 30)\n"
     )
     with file_of(data) as file:
@@ -248,6 +253,13 @@ def test_child_can_only_read_its_input() -> None:
     # The last one is not caught: it ends the conversion.
     assert len(lines) > len(refused)
     assert done.stdout[:1] == b"X"
+
+
+def test_child_lowers_its_priority_before_it_loads_the_converters() -> None:
+    code = "print(child.niceness, child.is_loaded, file=sys.stderr)"
+    done = ask_child("html", code, b"<p>x</p>")
+    expected = min(os.getpriority(os.PRIO_PROCESS, 0) + MORE_NICENESS, 19)
+    assert done.stderr.split() == [str(expected).encode(), b"False"]
 
 
 def test_output_of_libraries_does_not_become_pages() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from polling import settle
+from strata.shared.foreground_work import ForegroundWork
 from strata.shared.search.indexing.indexer import Indexer
 from unit.loop_time import put_forward
 
@@ -113,3 +115,21 @@ async def test_one_query_per_poll_replaces_a_check_of_each_backlog() -> None:
         assert await looks_after(0) == [2, 3, 3], "a commit needs no question"
     finally:
         running.cancel()
+
+
+async def test_batches_wait_for_turns_and_continue_beside_turns_that_never_end() -> None:
+    now = 0.0
+    foreground = ForegroundWork(pause_s=0.0, longest_wait_s=0.25, now=lambda: now)
+    work = Work(3)
+    indexer = Indexer([work], poll=60, foreground=foreground)
+    with foreground:
+        running = asyncio.create_task(indexer.run())
+        try:
+            for left in (2, 1, 0):
+                await settle()
+                assert work.left == left + 1, "it waits"
+                now += 0.25
+                await settle()
+                assert work.left == left
+        finally:
+            running.cancel()

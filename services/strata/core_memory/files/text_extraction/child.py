@@ -1,26 +1,26 @@
 """The process that converts one file: ``python -m strata.core_memory.files.text_extraction.child``.
 
 It reads the file from standard input and writes pages as frames to standard output. Before it reads
-the file it drops privileges: it limits its processor time and memory, and blocks writing files,
-network access and starting processes. The kernel kills it when the service that started it ends.
+the file it drops privileges: it lowers its priority, limits its processor time and memory, and
+blocks writing files, network access and starting processes. The kernel kills it when the service
+that started it ends.
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from strata.core_memory.files.text_extraction import frames
-from strata.core_memory.files.text_extraction.conversion import (
-    Convert,
-    converter_of,
-    damaged,
-    too_greedy,
-)
 from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import UnreadableFileError, pages_of
+from strata.core_memory.files.text_extraction.refusals import damaged, too_greedy
 from strata.shared import confinement
+from strata.shared.background_priority import lower_priority
+
+if TYPE_CHECKING:
+    from strata.core_memory.files.text_extraction.conversion import Convert
 
 _RESERVE_BYTES = 64 * 1024 * 1024
 
@@ -36,8 +36,9 @@ def main(file_format: FileFormat, service: int, cpu_seconds: int, memory_bytes: 
     """
     pipe = confinement.take_output()
     confinement.die_with(service)
+    lower_priority()
     confinement.limit(cpu_seconds, memory_bytes, reserve_bytes=_RESERVE_BYTES)
-    convert = converter_of(file_format)
+    convert = load_converter(file_format)
     confinement.forbid_effects()
     try:
         _answer(pipe, file_format, convert)
@@ -45,6 +46,18 @@ def main(file_format: FileFormat, service: int, cpu_seconds: int, memory_bytes: 
         # The service has closed the pipe.
         return 1
     return 0
+
+
+def load_converter(file_format: FileFormat) -> Convert:
+    """Imports the converters and returns that of a format.
+
+    It takes half a second of processor time, so the priority MUST have been lowered before.
+    """
+    from strata.core_memory.files.text_extraction.conversion import (  # noqa: PLC0415
+        converter_of,
+    )
+
+    return converter_of(file_format)
 
 
 def _answer(pipe: BinaryIO, file_format: FileFormat, convert: Convert) -> None:

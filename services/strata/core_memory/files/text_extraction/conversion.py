@@ -22,6 +22,7 @@ from pdfminer.pdfparser import PDFParser
 
 from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import UnreadableFileError
+from strata.core_memory.files.text_extraction.refusals import damaged
 
 # A page of Word is some 20 kB of XML; this is 10,000 of them.
 _MAX_UNPACKED_BYTES = 200 * 1024 * 1024
@@ -32,7 +33,6 @@ _UNWANTED = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 # Finding tables takes about 0.2 s a page: longer documents are read as plain text by PDFium,
 # which takes 2 ms.
 _MOST_PAGES_WITH_TABLES = 100
-_NAMES = {FileFormat.PDF: "PDF", FileFormat.DOCX: "Word document", FileFormat.HTML: "web page"}
 
 
 class Convert(Protocol):
@@ -54,18 +54,6 @@ def converter_of(file_format: FileFormat) -> Convert:
     return {FileFormat.PDF: _from_pdf, FileFormat.DOCX: _from_docx, FileFormat.HTML: _from_html}[
         file_format
     ]
-
-
-def damaged(file_format: FileFormat) -> UnreadableFileError:
-    """Returns the error for a file that makes its converter fail."""
-    name = _NAMES.get(file_format, "file")
-    return UnreadableFileError(f"The {name} is damaged, or uses features that cannot be read.")
-
-
-def too_greedy(file_format: FileFormat) -> UnreadableFileError:
-    """Returns the error for a file that needs more memory than is allowed."""
-    name = _NAMES.get(file_format, "file")
-    return UnreadableFileError(f"The {name} needs too much memory to be read.")
 
 
 def _from_pdf(file: BinaryIO) -> Iterator[str]:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from strata.shared.background_priority import lower_priority
 from strata.shared.processors import usable_cores
 from strata.shared.search.embedding.base import Kind
 
 # More would take memory for more texts at once, and the caches of the services beside them.
 _MOST_DOCUMENT_THREADS = 4
-# With so much more niceness, a thread gets a tenth of a processor that another one wants. With much
-# less, the index would fall behind where turns keep all processors busy.
-_MORE_NICENESS = 10
-_MOST_NICENESS = 19
 # After longer texts, memory that is not needed is returned to the system a moment later.
 _HEAVY_CHARS = 300
 _GIVE_BACK_AFTER_S = 1.0
@@ -102,7 +97,7 @@ class ModelThreads:
         self._documents = ThreadPoolExecutor(
             max_workers=self.documents_at_once,
             thread_name_prefix="embedding-documents",
-            initializer=_lower_priority,
+            initializer=lower_priority if sys.platform == "linux" else None,
         )
         self._giving_back: asyncio.TimerHandle | None = None
 
@@ -168,12 +163,3 @@ class ModelThreads:
         self._giving_back = None
         with contextlib.suppress(RuntimeError):  # it is being closed
             self._queries.submit(release_memory)
-
-
-def _lower_priority() -> None:
-    # On Linux, the niceness of a thread is its own.
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        # Relative: the process may have its own niceness, which must not be lowered.
-        niceness = os.getpriority(os.PRIO_PROCESS, thread) + _MORE_NICENESS
-        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, _MOST_NICENESS))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from strata.shared.fair_slots import FairSlots
+from strata.shared.foreground_work import ForegroundWork
 from strata.shared.search.embedding.base import Embedder, Kind, WrappedEmbedder
 
 # How long documents pause after a query: the rest of a search takes as long and needs the same
@@ -60,10 +61,7 @@ class QueriesFirst(WrappedEmbedder):
         self._queries = FairSlots(
             _QUERIES_AT_ONCE, "queries to embed", share=1.0, queue=sys.maxsize
         )
-        self._asking = 0
-        self._quiet_from = 0.0
-        self._answered = asyncio.Event()
-        self._answered.set()
+        self._asking = ForegroundWork(_GIVE_WAY_S, _LONGEST_S)
 
     async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
         """See `Embedder.embed`."""
@@ -78,7 +76,7 @@ class QueriesFirst(WrappedEmbedder):
 
     async def _embed_document(self, text: str) -> list[float]:
         async with self._documents.slot():
-            await self._give_way()
+            await self._asking.give_way()
             while self._leaves_its_core():  # noqa: ASYNC110 - to work of other processes
                 await asyncio.sleep(_CHECK_S)
             self._embedding += 1
@@ -92,31 +90,11 @@ class QueriesFirst(WrappedEmbedder):
         return self._embedding > 0 and self._unfinished > _FEW and self._cores_wanted()
 
     async def _ask(self, texts: Sequence[str]) -> list[list[float]]:
-        self._asking += 1
-        self._answered.clear()
-        try:
+        with self._asking:
             # One text per slot, as for documents.
             return await asyncio.gather(*map(self._embed_query, texts))
-        finally:
-            self._asking -= 1
-            self._quiet_from = asyncio.get_running_loop().time() + _GIVE_WAY_S
-            if not self._asking:
-                self._answered.set()
 
     async def _embed_query(self, text: str) -> list[float]:
         async with self._queries.slot():
             [vector] = await self._inner.embed([text], "query")
             return vector
-
-    async def _give_way(self) -> None:
-        loop = asyncio.get_running_loop()
-        latest = loop.time() + _LONGEST_S
-        while (now := loop.time()) < latest:
-            try:
-                async with asyncio.timeout_at(latest):
-                    await self._answered.wait()
-            except TimeoutError:
-                return
-            if self._quiet_from <= now:
-                return
-            await asyncio.sleep(min(self._quiet_from, latest) - now)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strata.protocol.errors import StrataError
+from strata.shared.foreground_work import ForegroundWork
 from strata.shared.logs import get_logger
 from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
 from strata.shared.polling import IdlePause
@@ -143,6 +144,7 @@ class Indexer:
         find_work: Says whether any backlog may have texts. It is asked at a poll, so that one
             query takes the place of one for each backlog; None looks at each.
         check_interval_s: Seconds between checks that the collections still exist.
+        foreground: Each batch waits for this work, for a moment; None for no waiting.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Indexer:
         rarely_when_idle: bool = False,
         find_work: Callable[[], Awaitable[object]] | None = None,
         check_interval_s: float = 30.0,
+        foreground: ForegroundWork | None = None,
     ) -> None:
         self._backlogs = backlogs
         self._polled = polled
@@ -161,6 +164,7 @@ class Indexer:
         self._rarely_when_idle = rarely_when_idle
         self._find_work = find_work
         self._check_interval_s = check_interval_s
+        self._foreground = foreground or ForegroundWork()
         self._wake = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -217,6 +221,7 @@ class Indexer:
     async def _advance(self, backlogs: Sequence[Backlog]) -> bool:
         has_more = False
         for backlog in backlogs:
+            await self._foreground.give_way()
             if await backlog.advance():
                 self._quiet.clear()
                 has_more = True
