@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
+from weakref import WeakSet
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import calling_project
@@ -39,7 +40,66 @@ def share_of(slots: int, share: float = SHARE) -> int:
     return max(1, min(slots, math.ceil(slots * share)))
 
 
-def slots_of_short_work(slots: int, name: str) -> FairSlots:
+class ProjectUse:
+    """How many slots projects hold, and have taken lately, over several kinds of slots.
+
+    The work of all kinds uses the same processors: a busy project gives way to a quiet one that
+    holds a slot of another kind, too.
+
+    Args:
+        now: A monotonic clock, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._held: Counter[str] = Counter()
+        # Slots that projects took in the present period and in the one before.
+        self._taken: Counter[str] = Counter()
+        self._taken_before: Counter[str] = Counter()
+        self._period_end = now() + _RECENT_S
+        self._kinds: WeakSet[FairSlots] = WeakSet()
+
+    def add(self, slots: FairSlots) -> None:
+        """Adds a kind of slots, whose waiters are looked at when a slot of another kind is free."""
+        self._kinds.add(slots)
+
+    def gives_way(self, project: str) -> bool:
+        """Returns whether a project with less than half as many recent slots holds one now."""
+        taken = self._recently_taken(project)
+        return any(
+            2 * self._recently_taken(other) < taken for other in self._held if other != project
+        )
+
+    def take(self, project: str) -> None:
+        """Counts a slot that a project takes."""
+        now = self._now()
+        if now >= self._period_end:
+            # Nothing is kept of projects that are not active.
+            missed = now >= self._period_end + _RECENT_S
+            self._taken_before = Counter() if missed else self._taken
+            self._taken = Counter()
+            self._period_end = now + _RECENT_S
+        self._taken[project] += 1
+        self._held[project] += 1
+
+    def release(self, project: str, of: FairSlots) -> None:
+        """Counts a slot that a project gives back, and lets those continue that gave way to it."""
+        self._held[project] -= 1
+        if not self._held[project]:
+            del self._held[project]
+            for slots in list(self._kinds):
+                if slots is not of:
+                    slots.hand_out()
+
+    def _recently_taken(self, project: str) -> int:
+        return self._taken[project] + self._taken_before[project]
+
+
+USE_OF_PROCESS = ProjectUse()
+"""The slots for work that uses the processors of this process."""
+
+
+def slots_of_short_work(slots: int, name: str, use: ProjectUse | None = None) -> FairSlots:
     """Returns slots for work that takes milliseconds of processor time, such as a call.
 
     Without fair slots, the only call of a quiet project would wait behind all calls that a busy
@@ -51,6 +111,7 @@ def slots_of_short_work(slots: int, name: str) -> FairSlots:
     Args:
         slots: Slots in all.
         name: See `FairSlots`.
+        use: See `FairSlots`.
     """
     return FairSlots(
         slots,
@@ -59,6 +120,7 @@ def slots_of_short_work(slots: int, name: str) -> FairSlots:
         most_beside_others=_SHORT_BESIDE_OTHERS,
         hold_s=_SHORT_S,
         give_way_s=_SHORT_GIVE_WAY_S,
+        use=use,
     )
 
 
@@ -81,6 +143,7 @@ class FairSlots:
         give_way_s: A project that has taken more than twice as many slots lately as another one
             gets no further slot while that one holds any, but waits at most these seconds; None
             if projects do not give way.
+        use: Where the slots of several kinds count, if projects give way; None to count only these.
         now: A monotonic clock, in seconds.
     """
 
@@ -94,6 +157,7 @@ class FairSlots:
         most_beside_others: int | None = None,
         hold_s: float | None = None,
         give_way_s: float | None = None,
+        use: ProjectUse | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -104,10 +168,9 @@ class FairSlots:
         self._hold_s = hold_s
         self._give_way_s = give_way_s
         self._now = now
-        # Slots that projects took in the present period and in the one before.
-        self._taken: Counter[str] = Counter()
-        self._taken_before: Counter[str] = Counter()
-        self._period_end = now() + _RECENT_S
+        self._use = use or ProjectUse(now)
+        if give_way_s is not None:
+            self._use.add(self)
         # When projects that give way began to wait.
         self._gave_way: dict[str, float] = {}
         self._wake: asyncio.TimerHandle | None = None
@@ -202,29 +265,10 @@ class FairSlots:
         return self._give_way_s is None or not self._gives_way(project, self._give_way_s)
 
     def _gives_way(self, project: str, longest_s: float) -> bool:
-        taken = self._recently_taken(project)
-        if not any(
-            2 * self._recently_taken(other) < taken
-            for other, held in self._held.items()
-            if held and other != project
-        ):
+        if not self._use.gives_way(project):
             self._gave_way.pop(project, None)
             return False
         return self._now() < self._gave_way.setdefault(project, self._now()) + longest_s
-
-    def _recently_taken(self, project: str) -> int:
-        return self._taken[project] + self._taken_before[project]
-
-    def _count_taken(self, project: str) -> None:
-        now = self._now()
-        if now >= self._period_end:
-            # Nothing is kept of projects that are not active.
-            missed = now >= self._period_end + _RECENT_S
-            self._taken_before = Counter() if missed else self._taken
-            self._taken = Counter()
-            self._period_end = now + _RECENT_S
-        self._taken[project] += 1
-        self._gave_way.pop(project, None)
 
     def _wake_later(self) -> None:
         """Arranges that projects that give way get a slot when they have waited long enough."""
@@ -242,7 +286,7 @@ class FairSlots:
 
     def _wake_now(self) -> None:
         self._wake = None
-        self._hand_out()
+        self.hand_out()
 
     def _limit(self, project: str) -> int:
         if self._most_beside_others == self._most:
@@ -257,18 +301,21 @@ class FairSlots:
         self._turn += 1
         self._served[project] = self._turn
         if self._give_way_s is not None:
-            self._count_taken(project)
+            self._use.take(project)
+            self._gave_way.pop(project, None)
 
     def release(self, project: str) -> None:
         """Gives a slot back that `acquire`, `acquire_now` or `take` took."""
         self._used -= 1
         self._held[project] -= 1
-        if self._waiting:
-            self._hand_out()
+        if self._give_way_s is not None:
+            self._use.release(project, self)
+        self.hand_out()
         self._tidy(project)
 
-    def _hand_out(self) -> None:
-        while self._used < self._slots:
+    def hand_out(self) -> None:
+        """Gives free slots to those that wait and may have one."""
+        while self._waiting and self._used < self._slots:
             able = [key for key in self._waiting if self.waiting(key) and self._may_have(key)]
             if not able:
                 self._wake_later()

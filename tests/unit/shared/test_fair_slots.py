@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polling import settle
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.fair_slots import FairSlots, share_of, slots_of_short_work
+from strata.shared.fair_slots import FairSlots, ProjectUse, share_of, slots_of_short_work
 
 
 async def test_a_project_at_its_share_leaves_slots_to_others() -> None:
@@ -132,6 +132,32 @@ async def test_short_work_of_a_busy_project_yields_to_a_quiet_one_for_a_limited_
         await asyncio.wait_for(slots.acquire("noisy"), timeout=10)
 
 
+async def test_a_busy_project_gives_way_to_a_quiet_one_in_slots_of_other_kinds() -> None:
+    now = 100.0
+    use = ProjectUse(lambda: now)
+    searches, turns = (
+        FairSlots(8, kind, share=1.0, give_way_s=0.01, use=use, now=lambda: now)
+        for kind in ("searches", "turns")
+    )
+    for _ in range(5):
+        async with searches.slot("noisy"):
+            pass
+    async with turns.slot("quiet"):
+        asking = asyncio.create_task(searches.slot("noisy").acquire())
+        await settle(5)
+        assert searches.held("noisy") == 0
+    # It continues as soon as the quiet project has ended its work: the clock stands still.
+    await asyncio.wait_for(asking, timeout=10)
+    async with turns.slot("quiet"):
+        asking = asyncio.create_task(searches.slot("noisy").acquire())
+        await settle(5)
+        assert searches.held("noisy") == 1
+        now += 0.01
+        # It also continues while the quiet project works on.
+        await asyncio.wait_for(asking, timeout=10)
+    assert not use.gives_way("noisy")
+
+
 async def test_projects_with_similar_use_do_not_yield() -> None:
     slots = FairSlots(8, "parts", share=1.0, give_way_s=10)
     for project in ("one", "one", "two"):
@@ -150,7 +176,7 @@ async def test_old_use_of_a_project_does_not_count() -> None:
     now += 21
     async with slots.slot("quiet"):
         assert slots.acquire_now("noisy")
-    assert set(slots._taken) | set(slots._taken_before) == {"noisy", "quiet"}
+    assert set(slots._use._taken) | set(slots._use._taken_before) == {"noisy", "quiet"}
 
 
 async def test_a_slot_taken_without_waiting_is_counted() -> None:

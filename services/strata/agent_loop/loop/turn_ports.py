@@ -17,7 +17,7 @@ from strata.agent_loop.domain.ports import (
 from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.shared.clock import Clock
-from strata.shared.fair_slots import slots_of_short_work
+from strata.shared.fair_slots import USE_OF_PROCESS, slots_of_short_work
 from strata.shared.telemetry import Telemetry
 
 DEFAULT_APPROVAL_S = 24 * 3600
@@ -25,7 +25,7 @@ _PARTS_AT_ONCE = 64
 
 
 def _turn_work() -> TurnWork:
-    return TurnWork(slots_of_short_work(_PARTS_AT_ONCE, "parts of turns"))
+    return TurnWork(slots_of_short_work(_PARTS_AT_ONCE, "parts of turns", USE_OF_PROCESS))
 
 
 @dataclass(frozen=True, slots=True)

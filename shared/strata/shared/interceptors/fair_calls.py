@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata.shared.context import current
-from strata.shared.fair_slots import slots_of_short_work
+from strata.shared.fair_slots import ProjectUse, slots_of_short_work
 from strata.shared.foreground_work import ForegroundWork
 from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 
@@ -20,11 +20,17 @@ class FairCalls:
     Args:
         max_unary: Unary calls that the server takes at once.
         foreground: Where the calls for runs are foreground work; None if nothing gives way to them.
+        use: See `FairSlots`.
     """
 
-    def __init__(self, max_unary: int, foreground: ForegroundWork | None = None) -> None:
+    def __init__(
+        self,
+        max_unary: int,
+        foreground: ForegroundWork | None = None,
+        use: ProjectUse | None = None,
+    ) -> None:
         self._foreground = foreground or ForegroundWork()
-        self._slots = slots_of_short_work(max_unary, "calls")
+        self._slots = slots_of_short_work(max_unary, "calls", use)
 
     def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call with a wait for a slot of its project."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.shared.clock import Clock
+from strata.shared.fair_slots import USE_OF_PROCESS
 from strata.shared.foreground_work import CALLS_OF_RUNS
 from strata.shared.interceptors.admission import Admission
 from strata.shared.interceptors.auth import Authenticate, Authenticator
@@ -69,7 +70,7 @@ def method_table(
                 stream_s=STREAM_DEADLINE_S,
                 floor_s=DEADLINE_FLOOR_S,
             ),
-            FairCalls(limits.max_in_flight_unary, CALLS_OF_RUNS),
+            FairCalls(limits.max_in_flight_unary, CALLS_OF_RUNS, USE_OF_PROCESS),
         ],
         max_message_bytes=limits.max_message_bytes,
     )

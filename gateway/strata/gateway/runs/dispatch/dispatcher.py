@@ -43,6 +43,7 @@ from strata.protocol.errors import (
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use
+from strata.shared.fair_slots import USE_OF_PROCESS
 from strata.shared.logs import get_logger
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.stop_reasons import StopReason
@@ -125,7 +126,7 @@ class Dispatcher:
         self._memory_slots = RunSlots(
             self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
         )
-        self._working = slots_of_working_runs()
+        self._working = slots_of_working_runs(USE_OF_PROCESS)
         self._renewed = clock.monotonic()
         self._closing = False
         self._claiming = False

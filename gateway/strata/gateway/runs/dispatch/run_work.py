@@ -9,7 +9,7 @@ the others depends on how many of its runs work at once, and not on how many wai
 from __future__ import annotations
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.shared.fair_slots import ANY_NUMBER, FairSlots
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots, ProjectUse
 
 _SLOTS = 1024
 # More working runs of one project do not make a gateway faster, but the first turn of another
@@ -24,8 +24,8 @@ _HOLD_S = 0.25
 _GIVE_WAY_S = 0.1
 
 
-def slots_of_working_runs() -> FairSlots:
-    """Returns the slots for the working runs of a gateway."""
+def slots_of_working_runs(use: ProjectUse | None = None) -> FairSlots:
+    """Returns the slots for the working runs of a gateway; for `use` see `FairSlots`."""
     return FairSlots(
         _SLOTS,
         "working runs",
@@ -34,6 +34,7 @@ def slots_of_working_runs() -> FairSlots:
         most_beside_others=_BESIDE_OTHERS,
         hold_s=_HOLD_S,
         give_way_s=_GIVE_WAY_S,
+        use=use,
     )
 
 
