@@ -13,8 +13,8 @@ class Derived:
     """A base of immutable objects that keep what was computed from them.
 
     The messages of a window are shown in every request. What a request needs of a stored message
-    (its form, its size, its digest) is computed once for as long as the window is held (docs/
-    decisions/0162-derived-forms-of-messages.md). Classes with this base must not have slots.
+    (its form, its size, its digest) is computed once for as long as the window is held (decision
+    0160). Classes with this base must not have slots.
     """
 
     def derived(self, compute: Callable[[Self, _Argument], _Value], argument: _Argument) -> _Value:
