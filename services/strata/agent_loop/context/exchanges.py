@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.shared.messages import MessageRole
@@ -25,8 +26,14 @@ class UnitKind(Enum):
     STEP = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class WindowUnit:
+_KINDS = {
+    MessageRole.SUMMARY: UnitKind.SUMMARY,
+    MessageRole.USER: UnitKind.INPUT,
+    MessageRole.SYSTEM: UnitKind.INPUT,
+}
+
+
+class WindowUnit(NamedTuple):
     """Messages that stay in the window or leave it together."""
 
     kind: UnitKind
@@ -63,7 +70,8 @@ def units_of(messages: Sequence[Message]) -> list[WindowUnit]:
         if follows:
             units[-1] = WindowUnit(units[-1].kind, (*units[-1].messages, message))
         else:
-            units.append(WindowUnit(_kind(message), (message,)))
+            kind = _KINDS.get(message.role, UnitKind.STEP)
+            units.append(WindowUnit(kind, (message,)))
     return units
 
 
@@ -87,14 +95,6 @@ def leaving(units: Sequence[WindowUnit]) -> Leaving:
         tuple((i,) for i in (*steps, *inputs)),
         tuple(i for exchange in over for i in exchange if i in kept),
     )
-
-
-def _kind(message: Message) -> UnitKind:
-    if message.role is MessageRole.SUMMARY:
-        return UnitKind.SUMMARY
-    if message.role in {MessageRole.USER, MessageRole.SYSTEM}:
-        return UnitKind.INPUT
-    return UnitKind.STEP
 
 
 def _exchanges(units: Sequence[WindowUnit]) -> list[list[int]]:

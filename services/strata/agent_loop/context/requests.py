@@ -122,7 +122,7 @@ class View:
 
     def chats(self, messages: Iterable[Message]) -> list[ChatMessage]:
         """Returns messages in the form that the model sees."""
-        return [chat for message in messages for chat in self.chat(message)]
+        return [chat for message in messages for chat in message.derived(_chat, self)]
 
     def size(self, messages: Iterable[Message]) -> int:
         """Returns the bytes of messages in the form that the model sees."""
