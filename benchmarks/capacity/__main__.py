@@ -23,7 +23,7 @@ from strata.shared.event_loop import loop_factory
 
 _REPLICAS = (1, 2, 4)
 _CLIENTS = (1, 8, 30)
-_TURNS = 200
+_DEMAND_CLIENTS = 8
 
 
 def main() -> int:
@@ -54,7 +54,8 @@ async def _run(seconds: float) -> CapacityReport:
                     folder / f"replicas-{replicas}", model.url, replicas
                 ) as cluster:
                     if demand is None:
-                        demand = await measure_demand(cluster, model, _TURNS)
+                        demand = await measure_demand(cluster, model, _DEMAND_CLIENTS, seconds)
+                        await cluster.settle()
                     for clients in _CLIENTS:
                         loads.append(await measure_load(cluster, clients, seconds))
                         await cluster.settle()

@@ -20,6 +20,7 @@ from doubles.otlp_collector import CollectedSpan, OtlpCollector
 CLIENT, MODEL = "client", "model"
 """Stations of this machine only: the benchmark's own client, and the model double."""
 _WARM_UP_TURNS = 20
+_TURNS_ALONE = 100
 _TURNS_PER_AGENT = 20
 _TRACED_TURNS = 100
 _TRACES_S = 5.0
@@ -27,20 +28,20 @@ _TRACES_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one plain turn needs, measured with one client.
+    """What one plain turn needs, measured under load.
 
     Attributes:
-        cpu_ms: Processor time in milliseconds by service, engine, `CLIENT` and `MODEL`, with the
-            work that follows a turn in the background.
-        turn_cpu_ms: All processor time until the last turn had ended.
-        response_ms: Median time of a turn.
-        commits: Transactions that PostgreSQL committed.
+        turn_ms: Processor time in milliseconds by service, engine, `CLIENT` and `MODEL`, until the
+            last turn had ended.
+        background_ms: The processor time of the work that followed in the background.
+        response_ms: Median time of a turn of a single client.
+        commits: Transactions that PostgreSQL committed, with those of the background.
         flushes: Flushes of its log.
         wal_bytes: Bytes of its log.
     """
 
-    cpu_ms: dict[str, float]
-    turn_cpu_ms: float
+    turn_ms: dict[str, float]
+    background_ms: dict[str, float]
     response_ms: float
     commits: float
     flushes: float
@@ -49,7 +50,16 @@ class Demand:
     @property
     def delay_ms(self) -> float:
         """Time of a turn without a processor: commits, and hops between processes."""
-        return max(self.response_ms - self.turn_cpu_ms, 0.0)
+        return max(self.response_ms - sum(self.turn_ms.values()), 0.0)
+
+    @property
+    def whole_ms(self) -> dict[str, float]:
+        """Processor time by service and engine, with the work in the background."""
+        return {
+            name: used + self.background_ms.get(name, 0.0)
+            for name, used in self.turn_ms.items()
+            if name not in (CLIENT, MODEL)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +102,22 @@ class Rpc:
     own_ms: float
 
 
-async def measure_demand(cluster: Cluster, model: Model, turns: int) -> Demand:
-    """Measures turns one after the other, and the work in the background that follows them."""
-    async with cluster.clients() as clients:
-        await _talk(clients[0], _WARM_UP_TURNS)
-        await cluster.settle()
-        counts, cpu = await cluster.database(), _cpu(cluster, model)
-        samples = await _talk(clients[0], turns)
-        turn_cpu = (_cpu(cluster, model) - cpu).total()
-        await cluster.settle()
-        cpu = _cpu(cluster, model) - cpu
-        counts = await cluster.database() - counts
+async def measure_demand(cluster: Cluster, model: Model, clients: int, seconds: float) -> Demand:
+    """Measures turns of several clients at once, and the work in the background that follows."""
+    async with cluster.clients() as gateways:
+        await _talk(gateways[0], _WARM_UP_TURNS)
+        response = (await _talk(gateways[0], _TURNS_ALONE)).median
+    await cluster.settle()
+    counts, before = await cluster.database(), _cpu(cluster, model)
+    turns = (await measure_load(cluster, clients, seconds)).turns
+    after = _cpu(cluster, model)
+    await cluster.settle()
+    counts = await cluster.database() - counts
+    settled = _cpu(cluster, model)
     return Demand(
-        {name: used / turns for name, used in cpu.items()},
-        turn_cpu / turns,
-        samples.median,
+        {name: used / turns for name, used in (after - before).items()},
+        {name: used / turns for name, used in (settled - after).items()},
+        response,
         counts["commits"] / turns,
         counts["flushes"] / turns,
         counts["wal_bytes"] / turns,

@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.capacity.measuring import CLIENT, MODEL, Demand, Load, Rpc
+from benchmarks.capacity.measuring import Demand, Load, Rpc
 from benchmarks.capacity.queueing import Station, closed, response_at, servers_for
 from benchmarks.report import describe_machine
 
 NAME = "capacity"
 POSTGRES = "postgres"
-_DOUBLES = frozenset({CLIENT, MODEL})
 _REPLICAS = (1, 2, 4, 16)
 _RATES = (100, 1_000, 10_000)
 # Processors of the database server in predictions for a number of replicas.
@@ -75,9 +74,10 @@ class Forecast:
 def predicted_on(demand: Demand, load: Load, processors: int) -> float:
     """Returns the turns per second that the model predicts for a load on this machine.
 
-    All processes share its processors, those of the client and of the model double included.
+    All processes share its processors, those of the client and of the model double included. Work
+    in the background gives way to turns, so the prediction does not include it.
     """
-    machine = Station("processors", sum(demand.cpu_ms.values()), processors)
+    machine = Station("processors", sum(demand.turn_ms.values()), processors)
     return closed([machine], demand.delay_ms, load.clients).throughput
 
 
@@ -94,8 +94,7 @@ def forecast(demand: Demand, rpcs: Sequence[Rpc], replicas: int) -> Forecast:
             _DATABASE_PROCESSORS if name == POSTGRES else replicas,
             max(calls[name], 1),
         )
-        for name, used in demand.cpu_ms.items()
-        if name not in _DOUBLES
+        for name, used in demand.whole_ms.items()
     ]
     first = min(stations, key=lambda station: station.capacity)
     response = response_at(stations, demand.delay_ms, first.capacity * _UTILISATION)
@@ -117,24 +116,26 @@ and a reply in text.
 
 ## What a turn needs
 
-Processor time of a plain turn, measured with one client, with the work that follows it in the
-background (indexing of the messages). A replica of a service works on one processor, except for
-embedding.
+Processor time of a plain turn, measured with eight clients at once, and of the work that followed
+in the background: the indexing of the messages. A replica of a service works on one processor,
+except for embedding.
 """.rstrip()
     yield ""
     yield from _table(
-        ("service or engine", "processor time of a turn", "turns a second of one processor"),
+        ("service or engine", "of a turn", "in the background", "turns a second of one processor"),
         (
-            (name, f"{used:.1f} ms", f"{1000 / used:.0f}")
-            for name, used in sorted(demand.cpu_ms.items(), key=lambda item: -item[1])
-            if name not in _DOUBLES and used
+            (
+                name, f"{demand.turn_ms[name]:.1f} ms",
+                f"{demand.background_ms.get(name, 0.0):.1f} ms", f"{1000 / used:.0f}",
+            )
+            for name, used in sorted(demand.whole_ms.items(), key=lambda item: -item[1])
+            if used
         ),
-    )
+    )  # fmt: skip
     yield f"""
 PostgreSQL commits {demand.commits:.1f} transactions a turn (those of background work included),
-flushes its log {demand.flushes:.1f} times and writes {demand.wal_bytes / 1000:.0f} KB to it. A turn
-took {demand.response_ms:.1f} ms, {demand.delay_ms:.1f} ms of them without a processor: commits,
-and hops between processes.
+flushes its log {demand.flushes:.1f} times and writes {demand.wal_bytes / 1000:.0f} KB to it. A
+turn of a single client took {demand.response_ms:.1f} ms.
 
 ## Service times of the RPCs
 
@@ -149,13 +150,15 @@ and for no other call. Tracing adds about a tenth.
             for rpc in report.rpcs
         ),
     )  # fmt: skip
-    yield """
+    yield f"""
 ## Prediction and measurement
 
 The model is a closed queueing network (mean value analysis, `benchmarks/capacity/queueing.py`). On
 one machine all processes share its processors, those of the client and of the model double
 included, so more replicas cannot raise the throughput here; they show what replicas cost by
-themselves. The error is that of the predicted throughput.
+themselves. A turn needs {sum(demand.turn_ms.values()):.1f} ms of all processors together. Work
+in the background waits during such a load and is not part of it. The error is that of the
+predicted throughput.
 """
     yield from _table(
         ("replicas of each service", "clients", "predicted", "measured", "error", "time of a turn"),
@@ -195,8 +198,8 @@ measured.
 Processors (for a service: replicas) with which each station is busy for at most
 {_UTILISATION:.0%} of the time, and what PostgreSQL's disk has to do.
 """
-    sizes = {rate: servers_for(demand.cpu_ms, rate, _UTILISATION) for rate in _RATES}
-    names = [name for name in sizes[_RATES[0]] if name not in _DOUBLES]
+    sizes = {rate: servers_for(demand.whole_ms, rate, _UTILISATION) for rate in _RATES}
+    names = list(demand.whole_ms)
     yield from _table(
         ("", *(f"{rate:,} turns/s" for rate in _RATES)),
         (
@@ -223,11 +226,12 @@ Processors (for a service: replicas) with which each station is busy for at most
 _REMEDIES = """
 ## The first bottleneck, and what is done about it
 
-- **At 100 turns a second** it is the service that uses most processor time of a turn. Replicas are
-  added to each service by itself (`k8s/`). PostgreSQL is one server of a few processors. One flush
+- **At 100 turns a second** it is recall, which also embeds the messages. Replicas are added to
+  each service by itself (`k8s/`). PostgreSQL is one server of a few processors. One flush
   of its log serves all transactions that commit at that moment (group commit), so a disk that
   flushes in a millisecond is enough.
-- **At 1,000 turns a second** it is PostgreSQL: its processors, and the commits. Projects are
+- **At 1,000 turns a second** it is PostgreSQL, the first station to which no replicas can be
+  added: its processors, and the commits. Projects are
   placed on several *partitions*, each a database server of its own
   ([0154](../decisions/0154-partitions-by-project.md)); every statement names its project, so no
   transaction spans two. With a partition for every 500 turns a second, each server has an ordinary
