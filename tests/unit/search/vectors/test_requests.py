@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient, models
 
 from qdrant_server import RecordingServer, recording_server
-from security_examples import security_examples
 from strata.shared.search.qdrant_wire import collections, points
 from strata.shared.search.vectors import (
     Collection,
@@ -252,7 +251,6 @@ async def test_generations_are_managed_as_by_qdrants_client(
         await assert_equal_requests(server, ours, theirs)
 
 
-@security_examples
 @ASYNC
 @given(project=PROJECTS, documents=DOCUMENTS)
 async def test_documents_are_stored_as_by_qdrants_client(
@@ -306,7 +304,6 @@ async def test_surplus_chunks_are_deleted_as_by_qdrants_client(
     )
 
 
-@security_examples
 @ASYNC
 @given(project=PROJECTS, where=WHERES, dense=st.none() | DENSE, sparse=SPARSE)
 async def test_searches_are_sent_as_by_qdrants_client(
@@ -348,7 +345,6 @@ async def test_searches_are_sent_as_by_qdrants_client(
     )
 
 
-@security_examples
 @ASYNC
 @given(project=PROJECTS, where=WHERES, ids=st.lists(WORDS, min_size=1, max_size=3))
 async def test_documents_are_counted_and_deleted_as_by_qdrants_client(
