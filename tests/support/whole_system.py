@@ -20,7 +20,7 @@ import grpc.aio
 from chat_messages import text_of, user_message
 from doubles.model_server import ModelServer
 from metering import Cost, Meter, SqlMeter
-from nested_transactions import refuse_nested_transactions
+from nested_transactions import port_and_name, refuse_nested_transactions
 from run_events import RunEvents, RunStream
 from strata.agent_loop.settings import EndpointSettings
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -311,9 +311,9 @@ async def open_system(
     telemetry, sql = Telemetry(), SqlMeter()
     async with AsyncExitStack() as stack:
         stack.enter_context(sql.on())
-        stack.enter_context(refuse_nested_transactions())
         model = await stack.enter_async_context(ModelServer())
         builder = await _Builder.make(databases, vectors, model, partitions or {})
+        stack.enter_context(refuse_nested_transactions(builder.databases))
         if shape is Shape.SOCKETS:
             builder.gateway_port = stack.enter_context(ReservedPort()).number
             builder.targets[GATEWAY.name] = f"127.0.0.1:{builder.gateway_port}"
@@ -373,6 +373,15 @@ class _Builder:
                 spec.name: await further.of(spec.migrations, name) for spec in SERVICES
             }
         return builder
+
+    @property
+    def databases(self) -> set[tuple[int | None, str | None]]:
+        """Ports and names of the databases of all services and partitions."""
+        return {
+            port_and_name(urls.service_url)
+            for of_services in (self.urls, *self.partition_urls.values())
+            for urls in of_services.values()
+        }
 
     def settings(self, spec: ServiceSpec, **more: Any) -> Any:
         values: dict[str, Any] = {

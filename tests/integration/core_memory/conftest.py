@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
@@ -11,27 +10,11 @@ import pytest
 import pytest_asyncio
 
 from callers import TokenKeys
-from service_channels import service_channel
-from strata.api.core_memory.v1 import (
-    block_service_pb2_grpc,
-    context_service_pb2_grpc,
-    file_service_pb2_grpc,
-)
-from strata.core_memory.main import build
+from core_memory_client import Client, open_client
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.settings import CoreMemorySettings
 from strata.shared.context import use
 from strata.shared.ids import new_id
-
-
-@dataclass
-class Client:
-    """The stubs of the service, and the keys to call them with."""
-
-    blocks: Any
-    context: Any
-    files: Any
-    keys: TokenKeys
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -59,13 +42,8 @@ def settings(urls: Any, keys: TokenKeys) -> CoreMemorySettings:
 async def client(
     request: pytest.FixtureRequest, settings: CoreMemorySettings, keys: TokenKeys
 ) -> AsyncIterator[Client]:
-    async with service_channel(request.param, build, settings, keys.verifier) as channel:
-        yield Client(
-            block_service_pb2_grpc.BlockServiceStub(channel),
-            context_service_pb2_grpc.ContextServiceStub(channel),
-            file_service_pb2_grpc.FileServiceStub(channel),
-            keys,
-        )
+    async with open_client(request.param, settings, keys) as client:
+        yield client
 
 
 @pytest.fixture(autouse=True)

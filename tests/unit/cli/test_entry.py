@@ -13,6 +13,9 @@ import pytest
 _INTERRUPTED_IMPORT = """
 import os, signal, sys
 
+# A process that a shell starts in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == "strata.cli.main":
