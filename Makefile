@@ -116,7 +116,7 @@ run: $(READY) ## Start Strata with embedded engines and chat with an agent.
 	@$(BIN)/strata run
 
 test: $(READY) $(OTHERS) $(WITH_NPM) $(WITH_GO) $(WITH_MAVEN:=-example) tools ## Run all tests but the slow ones.
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --durations 25
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --durations 25
 
 test-unit: $(READY) ## Run the tests that start no engine and no process.
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not child_process and not slow and not local_model' tests/unit
