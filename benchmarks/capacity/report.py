@@ -158,7 +158,9 @@ one machine all processes share its processors, those of the client and of the m
 included, so more replicas cannot raise the throughput here; they show what replicas cost by
 themselves. A turn needs {sum(demand.turn_ms.values()):.1f} ms of all processors together. Work
 in the background waits during such a load and is not part of it. The error is that of the
-predicted throughput.
+predicted throughput. With two and four replicas of each service, 14 and 28 processes share the
+processors and their caches, which the model does not know: the errors of these rows say what
+replicas on one machine cost, and nothing about a cluster.
 """
     yield from _table(
         ("replicas of each service", "clients", "predicted", "measured", "error", "time of a turn"),
