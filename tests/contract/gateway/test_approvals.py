@@ -86,7 +86,7 @@ async def test_message_may_deny_a_pending_approval(gateways: Gateways) -> None:
 
 @pytest.mark.parametrize("take_next", [True, False])
 @pytest.mark.parametrize("is_reopened", [False, True])
-async def test_queued_message_denies_the_approval_that_is_open_when_its_turn_comes(
+async def test_queued_message_denies_the_approval_that_is_open_when_its_run_starts(
     gateways: Gateways, is_reopened: bool, take_next: bool
 ) -> None:
     fence = await taken(gateways.first, "gateway-1")
@@ -117,7 +117,7 @@ async def test_queued_message_denies_the_approval_that_is_open_when_its_turn_com
     assert (await gateways.first.get(PROJECT, later.run.id)).state is RunState.QUEUED
 
 
-async def test_queued_message_denies_nothing_before_its_turn(gateways: Gateways) -> None:
+async def test_queued_message_denies_nothing_before_its_run_starts(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     waiting = await gateways.first.accept(new_run())
     denying = await gateways.first.accept(new_run(on_approval=OnApproval.DENY))

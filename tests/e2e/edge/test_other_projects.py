@@ -28,7 +28,7 @@ _NO_IDS = frozenset(
         "external_id",  # made by the client
         "tool_call_id",  # made by the model
         "client_id",  # issued by an OAuth server
-        "image_id",  # the digest of the bytes: whoever knows it has the bytes
+        "image_id",  # the digest of the bytes, which only a client with the bytes can know
         "client_message_id",  # made by the client
         *("first_message_id", "last_message_id", "step_id"),  # only the server sets them
     }

@@ -148,7 +148,7 @@ async def test_messages_are_queued_behind_a_request_or_replace_the_answer(system
     assert (await system.block(agent, "human")).value == ""
 
 
-async def test_a_queued_message_may_deny_the_request_that_comes_before_its_turn(
+async def test_a_queued_message_may_deny_the_request_that_comes_before_its_run_starts(
     system: System,
 ) -> None:
     agent = await system.make_agent(tool_rules=[GATE])

@@ -1,7 +1,7 @@
 """Finishes deletions of agents that a process, or a service that was away, has left half done.
 
 The agent loop hides the agent first and then deletes it from all services; afterwards the gateway
-ends its runs, schedules and document agents. An agent that is hidden cannot be found any more, so
+ends its runs, schedules and document agents. A hidden agent can no longer be found, so
 nobody would notice a deletion that has stopped midway.
 """
 

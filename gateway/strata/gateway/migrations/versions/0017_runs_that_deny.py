@@ -1,4 +1,4 @@
-"""A queued run can deny the approval that is open when its turn comes.
+"""A queued run can deny the approval that is open when it starts.
 
 Revision ID: 0017
 """

@@ -2,7 +2,7 @@
 
 A run that ends with a request for approval blocks its conversation: until the request is answered
 once, or its deadline has passed, new messages are refused unless the sender has the request denied,
-and queued messages wait unless their sender has it denied when their turn comes.
+and queued messages wait unless their sender has it denied when their runs start.
 If the deadline approves by default, a gateway answers like a person (`defaults`); until then the
 conversation stays blocked. The agent loop stores the calls that wait for approval; this module
 decides who may answer, and when.
@@ -21,7 +21,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 class OnApproval(StrEnum):
-    """What a new run does if its conversation waits for an approval, now or when its turn comes.
+    """What a new run does if its conversation waits for an approval, now or when it starts.
 
     ``ANSWER`` is for the run that has the answer, which is accepted only while its request is open.
     """

@@ -132,7 +132,7 @@ class _OnApprovalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnApproval
     """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
     ON_APPROVAL_DENY: _OnApproval.ValueType  # 2
     """Deny the requested calls, then run. A message that is queued denies the approval that is open
-    when its turn comes, also one that is requested in the meantime.
+    when its run starts, also one that is requested in the meantime.
     """
 
 class OnApproval(_OnApproval, metaclass=_OnApprovalEnumTypeWrapper):
@@ -144,7 +144,7 @@ ON_APPROVAL_REJECT: OnApproval.ValueType  # 1
 """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
 ON_APPROVAL_DENY: OnApproval.ValueType  # 2
 """Deny the requested calls, then run. A message that is queued denies the approval that is open
-when its turn comes, also one that is requested in the meantime.
+when its run starts, also one that is requested in the meantime.
 """
 Global___OnApproval: _TypeAlias = OnApproval  # noqa: Y015
 
