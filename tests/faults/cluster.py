@@ -1,11 +1,11 @@
-"""Replicas of every service behind names with as many addresses, as in the Kubernetes manifests.
+"""Runs several replicas of every service; each name resolves to all of them, as in Kubernetes.
 
-A small DNS server of its own answers for the names. The replicas of a service listen on the same
-port of two loopback addresses, as pods do. Run as a program, it is the supervisor of a cluster:
+A small DNS server resolves the names. The replicas of a service listen on the same port of
+different loopback addresses, as pods do. Run as a program, this module supervises a cluster:
 
     python -m faults.cluster FOLDER SKEW_SECONDS [REPLICAS]
 
-There are two replicas by default, and four at most.
+The default is two replicas, the maximum four.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TTL_S = 1
 
 
 class NameServer:
-    """Answers every question for an IPv4 address with the addresses of all replicas.
+    """Answers every query for IPv4 addresses with the addresses of all replicas.
 
     Args:
         addresses: Addresses of the replicas.
@@ -81,7 +81,7 @@ class Cluster(Live):
     Args:
         folder: The data folder.
         model_url: The chat model.
-        skew_s: By how many seconds the clocks of the second replicas are wrong.
+        skew_s: Seconds by which the clocks of the second replicas are wrong.
     """
 
     def __init__(self, folder: Path, model_url: str, *, skew_s: float = 0.0) -> None:
@@ -94,7 +94,7 @@ class Cluster(Live):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The gateways."""
+        """The addresses of the gateways."""
         return self.runtime.address.split(",")
 
     def _command(self) -> list[str]:
@@ -105,7 +105,7 @@ class Cluster(Live):
 
 
 def _pick_port(addresses: Sequence[str], taken: set[int]) -> int:
-    """A port that is free on every address of the replicas."""
+    """Returns a port that is free on every address of the replicas."""
     while True:
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             first = held.enter_context(socket.socket())
@@ -123,7 +123,7 @@ def _values(local: Local, spec: ServiceSpec) -> dict[str, Any]:
     if spec is GATEWAY:
         values["token_private_key"] = local.private_key
         values["key_pepper"] = local.gateway.pepper()
-    # As in the manifests, but for the pause that lets kube-proxy learn of the end of a pod.
+    # As in the manifests, without the pause in which kube-proxy removes a pod that is ending.
     values.update(drain_s=0.5, grace_s=20.0, pool_size=2)
     return values
 
@@ -180,7 +180,7 @@ def _skewed(seconds: float) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs a cluster on a data folder until it is told to stop."""
+    """Runs a cluster on a data folder until the process gets a signal to stop."""
     configure_logging("WARNING", "console")
     folder = DataFolder(Path(arguments[0]))
     replicas = int(arguments[2]) if len(arguments) > 2 else _REPLICAS

@@ -1,7 +1,7 @@
-"""Compares what must agree after all turns have ended, although processes were killed meanwhile.
+"""Compares streams, stored state and effects after all turns of a fault test have ended.
 
-The functions here read what a `faults.turns.Worker` has gathered and assert; they ask nobody.
-`compare` calls all of them, `tests/faults/test_comparison.py` shows that each of them can fail.
+The functions check the records that a `faults.turns.Worker` has collected; they call no service.
+`compare` calls all of them; `tests/faults/test_comparison.py` proves that each of them can fail.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OK, _FAILED, _UNKNOWN = (
     message_pb2.TOOL_STATUS_UNKNOWN,
 )
 _SEND_MESSAGE = "send_message"
-# How often the effect of a call with this status may have happened.
+# Allowed numbers of effects of a call, by the status of its return.
 _EFFECTS = {_OK: {1}, _FAILED: {0}, _UNKNOWN: {0, 1}}
-# Kinds of runs that need one reply of the model.
+# Kinds of runs that request a single reply from the model.
 _ONE_REPLY = {"plain", "long", "answer"}
 
 
@@ -43,11 +43,11 @@ class Fault:
 
 @dataclass
 class Stream:
-    """A run as one client saw it.
+    """The events of a run that one client received.
 
     Attributes:
-        events: All events in the order in which they came, over every connection.
-        connections: How many streams the client needed.
+        events: All events in order of arrival, over all connections.
+        connections: Number of streams that the client opened.
     """
 
     events: list[RunEvent] = field(default_factory=list)
@@ -55,32 +55,32 @@ class Stream:
 
     @property
     def numbered(self) -> list[RunEvent]:
-        """The events that were seen and that have a place in the log."""
+        """The received events that have a sequence number."""
         return [event for event in self.events if event.WhichOneof("event") not in TRANSIENT]
 
     @property
     def after(self) -> int:
-        """The last sequence that was seen."""
+        """The last sequence number that was received."""
         return max((event.sequence for event in self.events), default=0)
 
     @property
     def over(self) -> bool:
-        """Whether the end of the run was seen."""
+        """Whether the terminal event was received."""
         return bool(self.events) and self.events[-1].HasField("run_finished")
 
 
 @dataclass
 class Run:
-    """A run as its client saw it, and as it is stored.
+    """A run as its client received it, and as it is stored.
 
     Attributes:
         kind: One of the kinds of `faults.turns`; "answer" continues after an approval.
-        seen: What its client saw.
-        followed: What a second client saw, that joined while it was under way.
+        seen: The events that its client received.
+        followed: The events that a second client received, which joined during the run.
         stored: The numbered events, read again after the end of the run.
         row: The run as `GetRun` returns it afterwards.
-        returned: What the client itself returned for the call of its own tool: status and text.
-        sends_message: Whether the agent, of the V2 loop, answers through ``send_message``.
+        returned: Status and text that the client returned for the call of its own tool.
+        sends_message: Whether the agent uses the V2 loop and replies through ``send_message``.
     """
 
     tag: str
@@ -104,23 +104,23 @@ class Run:
 
     @property
     def messages(self) -> list[message_pb2.Message]:
-        """The messages that the log tells of."""
+        """The messages in the stored events."""
         return [e.message_stored.message for e in self.stored if e.HasField("message_stored")]
 
     @property
     def replies(self) -> list[message_pb2.Message]:
-        """The replies of the model among them that this run bought."""
+        """Those of `messages` that are replies which this run requested from the model."""
         return [message for message in self.messages if message.HasField("usage")]
 
     @property
     def returns(self) -> list[message_pb2.ToolReturnPart]:
-        """The tool returns in these messages."""
+        """The tool returns in `messages`."""
         parts = [part for message in self.messages for part in message.parts]
         return [part.tool_return for part in parts if part.HasField("tool_return")]
 
     @property
     def approval(self) -> message_pb2.ApprovalRequestPart | None:
-        """What the run asks a person, or its client, for."""
+        """The approval, or the client's tool return, that the run requests; None if it has none."""
         for event in self.stored:
             if event.HasField("approval_requested"):
                 return event.approval_requested.approval
@@ -128,20 +128,20 @@ class Run:
 
     @property
     def stages(self) -> list[bool]:
-        """Of the replies that the run has to buy: whether each follows a tool's return."""
+        """For each reply that the run must request: whether it follows a tool return."""
         if self.approval is not None:
             return [False]
         return [self.kind == "answer"] if self.kind in _ONE_REPLY else [False, True]
 
     def touched(self, faults: Sequence[Fault], services: set[str]) -> bool:
-        """Whether a fault of one of the services came while the run was under way."""
+        """Whether one of the services had a fault during the run."""
         return any(
             fault.service in services and fault.began <= self.ended and fault.ended >= self.began
             for fault in faults
         )
 
     def describe(self) -> str:
-        """The run for the message of an assertion."""
+        """Returns the run as text for a failed assertion."""
 
         def lines(events: Sequence[RunEvent]) -> str:
             return "\n    ".join(
@@ -160,7 +160,7 @@ class Run:
 
 @dataclass
 class File:
-    """An uploaded file, as its client knows it or as it is listed."""
+    """An uploaded file, as its client sent it or as it is listed."""
 
     name: str
     content_hash: str
@@ -169,17 +169,18 @@ class File:
 
 @dataclass
 class Account:
-    """Everything that is known of one agent.
+    """All records of one agent.
 
     Attributes:
         runs: Its runs, in order.
-        bought: Requests that reached the model, by tag and whether they follow a tool's return.
-        summaries: When summaries of its conversation were requested from the model.
-        recorded: Effects of the tool outside, by tag.
-        edited: Lines in its block, by tag.
-        archived: Its passages, by tag.
-        log: Its conversation.
-        open_approvals: Approvals that still wait.
+        bought: Number of requests that reached the model, by tag and by whether they follow a
+            tool return.
+        summaries: Times at which summaries of its conversation were requested from the model.
+        recorded: Number of effects of the tool that acts outside Strata, by tag.
+        edited: Number of lines in its block, by tag.
+        archived: Number of its passages, by tag.
+        log: The messages of its conversation.
+        open_approvals: Number of approval requests without an answer.
         uploaded: Files whose upload was acknowledged.
         listed: The files of its folder.
     """
@@ -197,10 +198,13 @@ class Account:
 
 
 def compare(account: Account, faults: Sequence[Fault]) -> Counter[str]:
-    """Asserts everything that must agree.
+    """Runs all checks of this module.
 
     Returns:
-        Counts for the report: replies and summaries bought again, ends of calls with effects.
+        Counts for the report: replies and summaries requested again, statuses of tool calls.
+
+    Raises:
+        AssertionError: A check failed.
     """
     check_streams(account, faults)
     check_rows(account)
@@ -214,7 +218,7 @@ def compare(account: Account, faults: Sequence[Fault]) -> Counter[str]:
 
 
 def check_streams(account: Account, faults: Sequence[Fault]) -> None:
-    """Asserts that each run was seen as it is stored, without gaps or repetitions."""
+    """Asserts that clients received each run as it is stored, without gaps or repetitions."""
     for run in account.runs:
         kept = [event.SerializeToString(deterministic=True) for event in run.stored]
         sequences = [event.sequence for event in run.stored]
@@ -232,7 +236,7 @@ def check_streams(account: Account, faults: Sequence[Fault]) -> None:
             assert numbered == kept, f"{stream.numbered}\n{run.describe()}"
         check_text(run, run.seen, interrupted=_interrupted(run, run.seen))
         if run.followed is not None:
-            # A follower on another gateway loses its source when one of the two is away.
+            # The stream of a follower at another gateway breaks off when either gateway is down.
             away = run.touched(faults, {"gateway", "agent_loop", "postgres"})
             check_text(run, run.followed, interrupted=away, late=True)
 
@@ -245,10 +249,11 @@ def _interrupted(run: Run, stream: Stream) -> bool:
 def check_text(run: Run, stream: Stream, *, interrupted: bool, late: bool = False) -> None:
     """Asserts that a client ends with the stored text, and with no text that is not stored.
 
-    The client appends deltas by the id of their message; a snapshot replaces them, a restarted
-    step removes them, and the stored message takes their place. In one attempt and over one
-    connection all of a stored text was streamed; else perhaps its beginning only. Who joins late
-    sees all of a reply's text or, if the reply was stored before, none.
+    The client appends deltas by the id of their message. A snapshot replaces them, a restarted
+    step removes them, and the stored message takes their place. If the run had one attempt and
+    the client one connection, all of a stored text must have been streamed; otherwise it may be
+    the beginning only. A client that joins late (`late`) receives either all of a reply's text
+    or, if the reply was stored before, none.
     """
     streamed: dict[str, str] = {}
     for event in stream.events:
@@ -265,7 +270,7 @@ def check_text(run: Run, stream: Stream, *, interrupted: bool, late: bool = Fals
                 message = event.message_stored.message
                 seen, stored = streamed.pop(message.id, ""), text_of(message)
                 if message.role in {message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL}:
-                    # The reply that was decided about was streamed in the run that asked.
+                    # The reply with the approved call was streamed in the run before this one.
                     again = late or (run.kind == "answer" and _calls(message))
                     cut = interrupted and stored.startswith(seen)
                     whole = seen == stored or cut or (again and not seen)
@@ -280,7 +285,7 @@ def _calls(message: message_pb2.Message) -> bool:
 
 
 def check_rows(account: Account) -> None:
-    """Asserts that each run's row says what its last event says."""
+    """Asserts that each run's row agrees with its terminal event."""
     for run in account.runs:
         row, finished = run.row, run.finished
         assert row.state == run_pb.RUN_STATE_COMPLETED, run.describe()
@@ -292,10 +297,10 @@ def check_rows(account: Account) -> None:
 
 
 def check_purchases(account: Account, faults: Sequence[Fault]) -> Counter[str]:
-    """Asserts that no reply was bought twice but by the death of the agent loop.
+    """Asserts that only a fault of the agent loop made a run request a reply or summary twice.
 
     Returns:
-        How many replies and summaries were bought again.
+        The numbers of replies and summaries that were requested again.
     """
     again: Counter[str] = Counter()
     for run in account.runs:
@@ -310,7 +315,7 @@ def check_purchases(account: Account, faults: Sequence[Fault]) -> Counter[str]:
         again["replies bought again"] += asked - len(run.replies)
         again["summaries bought again"] += summaries - kept
     known = {(run.tag, stage) for run in account.runs for stage in run.stages}
-    assert set(account.bought) <= known, "the model was asked for nothing else"
+    assert set(account.bought) <= known, "the model got no other requests"
     return again
 
 
@@ -324,10 +329,11 @@ def _kept_summaries(account: Account, run: Run) -> int:
 
 
 def check_usage(account: Account, faults: Sequence[Fault]) -> None:
-    """Asserts that the usage is that of the stored replies and of what was bought besides.
+    """Asserts that a run's usage covers its stored replies and everything else it requested.
 
-    Summaries are counted, and replies that were lost in the agent loop: exactly if they had
-    arrived whole, else by estimate. Of a lost reply only the gateway knows that relayed it.
+    The usage includes summaries, and replies that were lost in the agent loop: exactly if they
+    had arrived completely, otherwise by estimate. Only the gateway that relayed a lost reply has
+    its text, so a fault of the gateway or of PostgreSQL may lose this part.
     """
     for run in account.runs:
         total = sum(message.usage.total_tokens for message in run.replies)
@@ -343,23 +349,23 @@ def check_usage(account: Account, faults: Sequence[Fault]) -> None:
 
 
 def _withdrawn(run: Run) -> int:
-    """The least number of tokens that replies cost of which the client saw only a beginning."""
+    """Returns a lower bound for the tokens of replies that were withdrawn after they began."""
     streamed: Counter[str] = Counter()
     tokens = 0
     for event in run.seen.events:
         if event.HasField("text_delta"):
             streamed[event.text_delta.message_id] += len(event.text_delta.text.encode())
         elif event.HasField("step_restarted"):
-            # No tokenizer makes tokens of more than 12 bytes of plain words.
+            # A token of plain words has at most 12 bytes, whatever the tokenizer.
             tokens += -(-streamed.pop(event.step_restarted.message_id, 0) // 12)
     return tokens
 
 
 def check_effects(account: Account) -> Counter[str]:
-    """Asserts that the returns of tools say what the tools did, and that nothing was done twice.
+    """Asserts that tool returns agree with the effects of the calls, and no effect happened twice.
 
     Returns:
-        How the calls ended.
+        The number of calls with each status.
     """
     effects = {
         "effects__record": account.recorded,
@@ -369,7 +375,8 @@ def check_effects(account: Account) -> Counter[str]:
     ends: Counter[str] = Counter()
     for run in account.runs:
         answers = [part.status for part in run.returns if part.name == _SEND_MESSAGE]
-        # Its effect is the call itself, which is stored with the reply: no fault makes it fail.
+        # The effect of send_message is the call itself, which is stored with the reply. So no
+        # fault can make it fail.
         assert answers == [_OK] * run.sends_message, run.describe()
         returns = [part for part in run.returns if part.name != _SEND_MESSAGE]
         for part in returns:
@@ -396,7 +403,7 @@ def check_log(account: Account) -> None:
     """Asserts that the conversation holds the messages of the runs, once and in order."""
     log, runs = account.log, account.runs
     assert [message.sequence for message in log] == list(range(len(log)))
-    # Heartbeats of a V2 agent are said in the user's place.
+    # Heartbeats of a V2 agent have the role of the user; they are left out here.
     tags = [
         text_of(message).split(" ")[1]
         for message in log

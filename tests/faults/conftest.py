@@ -1,8 +1,8 @@
-"""Fixtures of a Strata in child processes, which tests kill.
+"""Fixtures that run Strata in child processes, which tests kill.
 
-A start takes four seconds of the processor, and thirteen with a process for each service. Tests
-share a running Strata of each shape: each has agents of its own, and what it kills runs again, or
-is started again, before the next one. Tests with many faults have a Strata of their own.
+A start takes 4 s of processor time, in split mode (one process for each service) 13 s. Therefore
+tests share one running Strata for each mode. Each test creates its own agents; processes that it
+killed are running again before the next test begins. Tests with many faults start their own Strata.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def split(
 
 
 async def _wait_for_services(strata: Live) -> None:
-    """Waits until those that the test before has killed serve again."""
+    """Waits until the services that the previous test killed are available again."""
     async with strata.client() as client:
         agent = await until_answered(client.new_agent)
         # This turn calls all of them but the sandbox of custom tools.

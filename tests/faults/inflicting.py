@@ -24,12 +24,12 @@ _HOWS = {
     "vectors": ("kill", "stop", "hang"),
 }
 _HOWS_OF_SERVICES = ("kill", "kill", "kill", "stop", "hang")
-# Callers give up on a suspended service after five to ten seconds.
+# Calls to a suspended service time out after five to ten seconds.
 _HANG_S = 6.0
 _ENGINE_AWAY_S = 3.0
 _MOMENT_S = 1.5
 _FULL = "faults.full"
-# While a file exists in its folder, PostgreSQL answers every write with the error of a full disk.
+# While this file exists in PostgreSQL's folder, every write fails with the error of a full disk.
 _REFUSE_WRITES = f"""
     CREATE SCHEMA faults;
     CREATE FUNCTION faults.refuse() RETURNS trigger
@@ -66,7 +66,7 @@ async def prepare_full_disk(live: Live) -> None:
 
 
 async def inflict(load: Load, live: Live, faults: int, *, replicas: int) -> None:
-    """Causes one fault after another: half at a random time, half while an operation is under way.
+    """Causes faults one after another: half at random times, half during a certain operation.
 
     Args:
         load: The turns.
@@ -107,7 +107,7 @@ async def _inflict(
         case "kill":
             process.kill()
         case "stop" if fault.service == "postgres":
-            # PostgreSQL's fast shutdown: it sends an error to clients and disconnects them.
+            # SIGINT is PostgreSQL's fast shutdown: clients get an error and are disconnected.
             process.send_signal(signal.SIGINT)
         case "stop":
             process.terminate()

@@ -26,10 +26,10 @@ from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
 
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Time limit of a connection: a process that starts is busy.
+    # Time limit for opening a connection; long, because a process that starts is busy.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 300),
-    # The client gives up on a suspended gateway, as the Python client does.
+    # Keepalive settings of the Python client: calls to a suspended gateway fail after a while.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
@@ -40,12 +40,12 @@ _CHANNEL_OPTIONS = (
 class ModelThread:
     """The scripted model API in a thread, independent of the event loop of a test.
 
-    It echoes. A message that begins with ``gently`` takes some two seconds; one that begins
-    with ``slowly`` takes a minute, unless it was asked before; one that begins with a verb of
-    `memory_persona` makes a tool call.
+    It repeats the last message. The reply to a message that begins with ``gently`` takes about
+    two seconds. The first reply to a message that begins with ``slowly`` takes a minute. A message
+    that begins with a verb of `memory_persona` makes a tool call.
 
     Args:
-        answer: Answers every request instead.
+        answer: Answers every request instead of the behaviour above.
     """
 
     def __init__(self, answer: Responder | None = None) -> None:
@@ -82,7 +82,7 @@ class ModelThread:
 
     @contextmanager
     def answering(self, answer: Responder) -> Iterator[None]:
-        """Answers every request by a function during the block."""
+        """Answers every request with a function inside the block."""
         self.server.respond(answer)
         try:
             yield
@@ -90,7 +90,7 @@ class ModelThread:
             self.server.respond(self._answer)
 
     def asked(self, text: str) -> int:
-        """Returns how often the model was called with `text` as the last message."""
+        """Returns the number of requests whose last message is `text`."""
         return sum(1 for call in list(self.server.requests) if call.last_text.strip() == text)
 
     def _answer(self, call: ModelCall) -> Step:
@@ -121,7 +121,7 @@ class Live(LiveStrata):
 
 @dataclass(frozen=True)
 class Turn:
-    """A run as its client saw it."""
+    """A run as its client received it."""
 
     events: Sequence[run_event_pb2.RunEvent]
 
@@ -185,7 +185,7 @@ class Client:
     Args:
         address: The gateway.
         key: The API key.
-        organization_key: The key for what belongs to no project; none by default.
+        organization_key: The key for calls that belong to no project; none by default.
     """
 
     def __init__(self, address: str, key: str, organization_key: str = "") -> None:
@@ -248,7 +248,7 @@ class Client:
     async def begin(
         self, model: ModelThread, agent_id: str, text: str, **fields: Any
     ) -> asyncio.Task[Turn]:
-        """Sends a message; returns after the event of its step, when the model was called."""
+        """Sends a message; returns after the first step has started, when the model was called."""
         asked, step_begun = model.asked(text), asyncio.Event()
 
         def on_event(event: run_event_pb2.RunEvent) -> None:
@@ -270,7 +270,7 @@ class Client:
                 try:
                     await self.agents.ListAgents(request, **self.call)
                 except grpc.aio.AioRpcError as error:
-                    # CANCELLED: the call was accepted, then ended.
+                    # CANCELLED: the gateway accepted the call and ended it when it stopped.
                     expected = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
                     assert error.code() in expected, error
                     return

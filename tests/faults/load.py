@@ -15,10 +15,10 @@ from strata.api.common.v1 import message_pb2
 from strata.protocol.status import FAILED_WRITE, from_rpc_error
 
 _PATIENCE_S = 60.0
-# A client that waits for a process that died is not far behind the others, which else would send
-# messages as fast as the machine can until it is served again.
+# Number of turns by which a client may be ahead of the slowest one. Without this limit, clients
+# would send messages as fast as the machine can while one of them waits for a killed process.
 _LEAD = 4
-# Errors that a client may get while a process is down; any other error is a defect.
+# Statuses that a client may get while a process is down; any other status is a defect.
 PASSING = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -30,9 +30,9 @@ PASSING = {
 def is_passing(error: grpc.aio.AioRpcError) -> bool:
     """Returns whether a client may get this error while a process is down.
 
-    gRPC itself ends a call as CANCELLED that a stopping server has not handed to a method yet; the
-    clients of the product repeat it by the rule of `from_rpc_error`. A CANCELLED that a service
-    has sent is a defect. A write that fails as the connection breaks has a status of its own.
+    If a server stops before a method has received a call, gRPC ends the call as CANCELLED; the
+    clients of the product repeat such a call (see `from_rpc_error`). A CANCELLED that a service
+    has sent is a defect. gRPC reports a write that fails with the connection as `FAILED_WRITE`.
     """
     if error.code() is grpc.StatusCode.CANCELLED or error.details() == FAILED_WRITE:
         return from_rpc_error(error).lost
@@ -44,8 +44,8 @@ class Talk:
     """One client, one agent, one conversation.
 
     Attributes:
-        said: What was sent and answered, in order.
-        failures: The statuses that the client saw and tried again after.
+        sent_texts: The messages that were sent and answered, in order.
+        failures: Status and details of the errors after which the client repeated its call.
     """
 
     client: Client
@@ -74,7 +74,7 @@ class Talk:
                 await asyncio.sleep(0.1)
                 continue
             assert turn.ended_well, turn.finished
-            # A second dispatch reserves sequences for events of the first one that were not stored.
+            # A second dispatch skips the sequence numbers of events that the first did not store.
             assert turn.durable == sorted(set(turn.durable)), turn.brief
             self.sent_texts.append(text)
             return turn
@@ -95,7 +95,7 @@ class Talk:
 
 
 def plain(number: int, turn: int) -> str:
-    """Returns messages without tools, and some that edit a block."""
+    """Returns a message without tool calls or, for some turns, one that edits a block."""
     fact = f"talk {number} turn {turn}"
     return f"remember {fact}" if turn % 4 == 2 else fact
 
@@ -104,7 +104,7 @@ def plain(number: int, turn: int) -> str:
 async def talking(
     strata: Live, clients: int = 4, text: Callable[[int, int], str] = plain, **fields: Any
 ) -> AsyncIterator[list[Talk]]:
-    """Clients that send messages during the block; at its end their logs are checked."""
+    """Runs clients that send messages during the block; checks their logs at its end."""
     address, key = strata.runtime.address, strata.key
     talks = [Talk(Client(address, key), number) for number in range(clients)]
     over = asyncio.Event()
@@ -140,9 +140,9 @@ async def close_to_the_last(
     """Waits while a client is more than a few turns ahead of the slowest one.
 
     Args:
-        count: The turns of the client.
-        counts: Returns the turns of all clients.
-        over: Ends the waiting.
+        count: Number of turns of the client.
+        counts: Returns the numbers of turns of all clients.
+        over: When set, the wait ends.
     """
     while count > min(counts()) + _LEAD and not over.is_set():
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Writers that continue while processes are killed, and checks of what they stored."""
+"""Clients that write while processes are killed, and checks that nothing they stored is lost."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def fact(writer: str, number: int) -> str:
 
 
 def _filler(writer: str, number: int) -> str:
-    """Returns eighty words that only this text has: checks of the index search for its middle."""
+    """Returns eighty words that no other text has; index checks search for their middle."""
     drawn = random.Random(f"{writer}{number}")
     return " ".join(drawn.choices(drawn.sample(_SUBJECTS, 4), k=80))
 
 
 async def until_answered(ask: Callable[[], Awaitable[_T]]) -> _T:
-    """Repeats a call until it succeeds; fails at errors that a killed process does not explain."""
+    """Repeats a call until it succeeds; fails at errors that no killed process can cause."""
     until = asyncio.get_running_loop().time() + _PATIENCE_S
     while True:
         try:
@@ -116,11 +116,11 @@ class Talker:
     """Sends messages in a small window, which is compacted every few turns; sometimes archives.
 
     Attributes:
-        told: Says what went wrong inside.
-        facts: What was said and answered.
-        kept: What the tool said that it had archived.
-        perhaps: What may be in the archive: nobody said so.
-        unanswered: What may be in the log: the turn ended, and the client was told to try again.
+        report: Returns the errors that the services logged, for a failed assertion.
+        facts: The texts that were sent and answered.
+        kept: The texts that were archived: the tool returned OK.
+        perhaps: The texts that may be in the archive: the outcome of the tool is unknown.
+        unanswered: The texts that may be in the log: the turn ended with a retryable error.
     """
 
     client: Client
@@ -153,7 +153,7 @@ class Talker:
         if turn.ended_well:
             self.facts.append(text)
         else:
-            # A service was down for longer than the agent loop waits.
+            # A service was down for longer than the time limit of the agent loop's calls.
             assert turn.finished.error.retryable, f"{turn.finished}\n{self.report()}"
             self.unanswered.append(text)
 
@@ -194,12 +194,12 @@ class Rebuilder:
 
     Attributes:
         ends: How the rebuilds ended.
-        notes: What those said that failed.
+        notes: Notes of the rebuilds that failed.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        # Tests may share a Strata.
+        # Unique, because tests may share a Strata.
         self._id = uuid.uuid4().hex
         channel: Any = client.channel
         self._services: dict[str, Any] = {
@@ -218,7 +218,7 @@ class Rebuilder:
             number += 1
 
     async def state(self, collection: str) -> search_pb2.IndexState:
-        """Returns which index serves, and what waits for it."""
+        """Returns the state of the index: the active one, and the number of waiting texts."""
         stub = self._services[collection]
         request = search_pb2.GetIndexRequest(collection=collection)
         answer = await until_answered(
@@ -256,10 +256,10 @@ class Rebuilder:
 
 @dataclass
 class Load:
-    """All writers, and what was acknowledged to them.
+    """All writers, and the writes that were acknowledged to them.
 
     Attributes:
-        summaries: So many were in the logs in the end.
+        summaries: Number of summaries in the logs at the end.
     """
 
     client: Client
@@ -316,7 +316,7 @@ class Load:
         for collection in ("messages", "passages"):
             while (await self.rebuilder.state(collection)).waiting:
                 await asyncio.sleep(0.2)
-        # Now only the index is searched: a search does not return a text that it has lost.
+        # No text waits for the index now, so a search cannot find a text that the index has lost.
         await _all(self._find_passage(text, agent, text) for agent, text in kept)
         await _all(self._find_message(text, agent, text) for agent, text in messages)
 

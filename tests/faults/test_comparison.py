@@ -45,7 +45,7 @@ def returns(name: str, number: int, content: str, status: Any = _OK) -> message_
 
 
 def shown(message: Any) -> list[RunEvent]:
-    """A reply as it streams and is stored."""
+    """Returns the events of a reply that is streamed and stored."""
     value = "".join(part.text.text for part in message.parts)
     pieces = [value[:4], value[4:]] if value else []
     deltas = [
@@ -60,7 +60,7 @@ def stored(message: Any) -> RunEvent:
 
 
 def a_run(number: int, kind: str, began: float, *events: RunEvent, stop: Any = _END) -> Run:
-    """A run as it should be; a second client saw it from the middle of its first reply on."""
+    """Returns a correct run; a second client follows it from the middle of its first reply."""
     tag = f"a{number:04}"
     usage = Usage(
         total_tokens=sum(event.message_stored.message.usage.total_tokens for event in events)
@@ -94,7 +94,7 @@ def a_run(number: int, kind: str, began: float, *events: RunEvent, stop: Any = _
 
 
 def consistent() -> Account:
-    """An agent of which everything agrees."""
+    """Returns an account without deviations."""
     user, assistant, tool, asking = (
         message_pb2.ROLE_USER,
         message_pb2.ROLE_ASSISTANT,
@@ -152,7 +152,7 @@ def test_a_consistent_account_passes() -> None:
 
 
 def answer_through_a_tool(account: Account) -> None:
-    """Makes the first run one of a V2 agent, whose last reply is a call of ``send_message``."""
+    """Makes the agent of the first run a V2 agent, whose last reply calls ``send_message``."""
     log = [*account.log]
     log[3].parts[0].CopyFrom(calls("send_message", 20))
     answer = message(20, message_pb2.ROLE_TOOL, returns("send_message", 20, "None"))
@@ -271,20 +271,20 @@ def count_too_many_tokens(account: Account) -> None:
     account.runs[1].row.usage.total_tokens += 1
 
 
-def do_what_is_told_as_failed(account: Account) -> None:
+def have_an_effect_with_status_failed(account: Account) -> None:
     account.log[2].parts[0].tool_return.status = _FAILED
     _replace(account, 2)
 
 
-def fail_what_is_told_as_done(account: Account) -> None:
+def have_no_effect_with_status_ok(account: Account) -> None:
     account.recorded = {}
 
 
-def do_it_twice(account: Account) -> None:
+def repeat_an_effect(account: Account) -> None:
     account.recorded = {"a0000": 2}
 
 
-def do_what_was_not_called(account: Account) -> None:
+def have_an_effect_without_a_call(account: Account) -> None:
     account.recorded = {"a0000": 1, "a0001": 1}
 
 
@@ -305,7 +305,7 @@ def store_a_message_twice(account: Account) -> None:
     account.log = [*account.log, again]
 
 
-def store_a_reply_that_no_event_tells_of(account: Account) -> None:
+def store_a_reply_without_an_event(account: Account) -> None:
     reply = message(11, message_pb2.ROLE_ASSISTANT, text("Nobody saw this."))
     account.log = [*account.log, reply]
 
@@ -338,7 +338,7 @@ def leave_an_approval_open(account: Account) -> None:
 
 
 def _replace(account: Account, number: int) -> None:
-    """Tells in all events what the log says of a message."""
+    """Replaces a message in all events with the one in the log."""
     for run in account.runs:
         assert run.followed is not None
         for event in (*run.seen.events, *run.followed.events):
@@ -369,14 +369,14 @@ DEVIATIONS = (
     buy_a_summary_that_is_not_used,
     forget_tokens,
     count_too_many_tokens,
-    do_what_is_told_as_failed,
-    fail_what_is_told_as_done,
-    do_it_twice,
-    do_what_was_not_called,
+    have_an_effect_with_status_failed,
+    have_no_effect_with_status_ok,
+    repeat_an_effect,
+    have_an_effect_without_a_call,
     change_what_the_client_returned,
     lose_a_message,
     store_a_message_twice,
-    store_a_reply_that_no_event_tells_of,
+    store_a_reply_without_an_event,
     store_another_text,
     lose_a_return,
     lose_a_file,
@@ -395,7 +395,7 @@ def test_every_deviation_is_detected(deviate: Callable[[Account], None]) -> None
 
 
 def _buy_again(account: Account, streamed: str) -> None:
-    """Lets the agent loop die in the middle of the reply of the second run."""
+    """Changes the second run as if the agent loop had died in the middle of its reply."""
     run = account.runs[1]
     delta = RunEvent(text_delta=run_event_pb2.TextDelta(message_id="message-lost", text=streamed))
     restarted = RunEvent(

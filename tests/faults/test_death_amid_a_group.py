@@ -32,7 +32,7 @@ QUESTION = "Where to?"
 
 @dataclass
 class Watched:
-    """A run of a group, and the events of it that were read."""
+    """A run of a group, and those of its events that were received."""
 
     run_id: str
     after: int = 0
@@ -40,9 +40,9 @@ class Watched:
 
 
 def speaking(request: ModelCall) -> Step:
-    """Replies slowly with the name of the persona and the number of its replies in the request.
+    """Replies slowly with the persona's name and the number of its replies in the request.
 
-    Max asks the members of its group first. Flo and Gus hand the conversation over once each.
+    Max calls the members of its group first. Flo and Gus call the hand-over tool once each.
     """
     name = request.system.partition("You are ")[2].partition(".")[0]
     own = sum(message["role"] == "assistant" for message in request.body["messages"])
@@ -61,7 +61,7 @@ def client_of(live: Live, model: ModelThread, key: str) -> System:
 
 
 async def new_project(live: Live, model: ModelThread) -> str:
-    """Returns a key of a project in which the names of the agents are free."""
+    """Returns a key of a new project, in which no agent has these names yet."""
     world = client_of(live, model, live.key)
     world.organization_key = live.organization_key
     key = await world.key_of_other_project()
@@ -87,7 +87,7 @@ async def start(world: System, agents: list[agent_pb.Agent], **manager: Any) -> 
 
 
 async def watch(world: System, runs: list[Watched], count: int) -> None:
-    """Reads the events until a number of further ones has come, or all runs have ended."""
+    """Reads events until `count` more have arrived, or all runs have ended."""
     enough = asyncio.Event()
     left = count
 
@@ -177,7 +177,7 @@ async def check_in_turn(world: System, agents: list[agent_pb.Agent], ran: RunEve
 async def check_asked(
     world: System, manager: agent_pb.Agent, asked: list[agent_pb.Agent], ran: RunEvents
 ) -> None:
-    """Asserts that each member was asked and replied once, and the manager has both replies."""
+    """Asserts that each member was called and replied once, and the manager has both replies."""
     check_log(ran, 3)
     assert sorted(replies(ran)) == ["Dee says 1", "Eve says 1", "Max says 2"]
     assert replies(ran)[-1] == "Max says 2"

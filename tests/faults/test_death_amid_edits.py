@@ -1,4 +1,4 @@
-"""Core memory is killed during many edits: each is stored as a whole, once, or not at all."""
+"""Core memory is killed during many edits: each edit is stored completely and once, or not."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Editing:
     """Many edits of shared blocks by the agents that share them.
 
     Attributes:
-        client: Talks to the gateway.
-        agents: Each has all the blocks.
-        acknowledged: Edits that were answered with success.
-        unknown: Edits whose answer did not come.
+        client: A client of the gateway.
+        agents: The agents; all blocks are attached to each of them.
+        acknowledged: Edits whose call succeeded.
+        unknown: Edits whose call failed, so that they may be stored or not.
     """
 
     client: Client
@@ -48,7 +48,7 @@ class Editing:
     unknown: set[int] = field(default_factory=set)
 
     async def run(self, numbers: Iterable[int]) -> None:
-        """Makes the edits, many at once, each with one request."""
+        """Makes the edits, many at the same time, each with one request."""
         waiting = iter(numbers)
 
         async def hand() -> None:
@@ -67,7 +67,7 @@ class Editing:
                 group.create_task(hand())
 
     async def reached(self, count: int) -> None:
-        """Waits until this number of edits is acknowledged."""
+        """Waits until `count` edits are acknowledged."""
         while len(self.acknowledged) < count:
             await asyncio.sleep(0.002)
 
@@ -108,7 +108,7 @@ async def test_edits_survive_the_death_of_core_memory(live: Live, edits: int) ->
         victim = kill(live, "core_memory").pid
         assert len(editing.acknowledged) + len(editing.unknown) < edits
         await work
-        # The new process may not serve yet.
+        # The restarted process may not accept calls yet.
         any_block = pb.GetBlockRequest(block_id=next(iter(blocks.values())))
         await until_answered(lambda: client.blocks.GetBlock(any_block, **client.call))
         assert not psutil.pid_exists(victim)
@@ -120,7 +120,7 @@ async def test_edits_survive_the_death_of_core_memory(live: Live, edits: int) ->
             assert mine <= there
             assert there - mine <= lost
 
-        # Requests without an answer are repeated; no edit is made twice.
+        # Requests without an answer are sent again; no edit is made twice.
         again = Editing(client, agents)
         await again.run([*editing.unknown, *range(0, edits, 50)])
         assert again.unknown == set()

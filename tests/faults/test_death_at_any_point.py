@@ -1,6 +1,6 @@
 """Services and engines are killed at random moments of insert, index, reindex and compaction.
 
-What was acknowledged is found afterwards by its text, once, and every window is whole.
+Afterwards a search finds every acknowledged text exactly once, and every window is complete.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def killed_at_any_point(live: Live, kills: int, pause: float) -> None:
 
 
 async def assert_windows_are_whole(live: Live) -> None:
-    """Asserts that the messages of windows exist in order, with tool returns and newest input."""
+    """Asserts that each window has stored messages in order, tool returns and the newest input."""
     connection = await asyncpg.connect(live.admin_url)
     try:
         windows = await connection.fetch(_WINDOWS)
@@ -79,7 +79,9 @@ async def assert_windows_are_whole(live: Live) -> None:
         for window in windows:
             ids = window["message_ids"]
             named = await connection.fetch(_NAMED, ids)
-            assert len(named) == len(set(ids)) == len(ids), "no message is missing or named twice"
+            assert len(named) == len(set(ids)) == len(ids), (
+                "every message id exists and occurs once"
+            )
             _assert_whole(ids, named, window["newest"])
     finally:
         await connection.close()
@@ -97,14 +99,16 @@ def _assert_whole(ids: Sequence[str], named: Sequence[Any], newest: str | None) 
     ]
     body = [message for message in named if message["role"] not in {"system", "summary"}]
     assert ids == [*front, *(message["id"] for message in body)], (
-        "in order, the summary before the rest"
+        "messages are in order, the summary is the first"
     )
     assert newest is None or newest in ids
     asked: list[str] = []
     for message in body:
         parts = json.loads(message["parts"])
         returned = [part["tool_call_id"] for part in parts if part["type"] == "tool_return"]
-        assert returned == asked, "a call is followed by its return, and no return stands alone"
+        assert returned == asked, (
+            "each call is followed by its return, and each return follows its call"
+        )
         asked = [part["tool_call_id"] for part in parts if part["type"] == "tool_call"]
     assert asked == []
     for one, other in itertools.pairwise(body):

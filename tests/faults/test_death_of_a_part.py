@@ -39,10 +39,10 @@ async def test_nothing_is_lost_when_postgres_is_killed(live: Live) -> None:
         await further(talks, 3)
         async with live.client() as client:
             for talk in talks:
-                # Messages that are sent while the block is read may be in it or not.
+                # Edits of messages that are sent while the block is read may be in it or not.
                 facts = [text.partition(" ")[2] for text in talk.sent_texts if "remember" in text]
                 block = await _human(client, talk.agent_id)
-                # Each edit is there once, although its turn may have been repeated.
+                # Each edit is stored once, although its turn may have been repeated.
                 assert [line for line in block.splitlines() if line in facts] == facts
     assert not psutil.pid_exists(pid)
     assert any(talk.failures for talk in talks) or _engine_restarts(live, "PostgreSQL") == 1
@@ -70,7 +70,7 @@ async def test_memory_works_without_the_vector_engine_and_is_indexed_later(live:
                 ),
                 **client.call,
             )
-            # Query and facts have no word in common: only vectors can find them.
+            # Query and facts have no word in common, so only the vector search can find them.
             assert {hit.passage.text for hit in response.hits} == facts
             assert all(hit.relevance.HasField("vector_rank") for hit in response.hits)
     assert _engine_restarts(live, "vector engine") == 1

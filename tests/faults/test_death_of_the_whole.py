@@ -52,7 +52,7 @@ async def test_a_second_start_on_the_folder_names_the_first_process(live: Live) 
     "how",
     [
         pytest.param(signal.SIGTERM, id="SIGTERM"),
-        # An immediate stop begins with the same signal.
+        # The test of an immediate stop also begins with SIGINT, so this case is slow only.
         pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.slow),
     ],
 )
@@ -86,7 +86,7 @@ async def test_an_immediate_stop_leaves_the_turn_to_be_resumed_at_the_next_start
         call = await client.begin(model, agent.id, text, request_id=agent.id)
         family = live.tree()
         live.process.send_signal(signal.SIGINT)
-        # Two signals at once would count as one.
+        # Two signals sent at the same time would be delivered as one.
         await client.shut_out()
         assert await live.stop(signal.SIGINT, patience=8) in {0, 130}
         assert await still_running(family, 5) == []
@@ -126,7 +126,7 @@ async def test_acknowledged_data_survives_a_kill_of_every_process(live: Live) ->
         assert (await client.send(agent.id, "archive my horse is called Xan")).ended_well
     family = live.tree()
     for process in family:
-        # Processes that depend on those killed first may have ended already.
+        # Processes that depend on processes killed before may have ended already.
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             process.kill()
     live.process.wait()
@@ -195,7 +195,7 @@ async def test_a_kill_during_the_start_leaves_no_process_and_no_damage(
 
 
 async def _ends_well(live: Live, agent: agent_service_pb2.Agent, text: str) -> None:
-    """Asserts that the active run ends, once, and that the conversation takes the next message."""
+    """Asserts that the active run ends once, and that the conversation accepts another message."""
     async with live.client() as client:
         active = run_service_pb2.ListRunsRequest(agent_id=agent.id, page_size=1)
         run = (await client.runs.ListRuns(active, **client.call)).runs[0]

@@ -25,17 +25,17 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from uploading import upload_requests
 
 pytestmark = pytest.mark.timeout(300)
-# A question and its answer have no word in common: only vectors can find it.
+# Question and answer have no word in common, so only the vector search can find the answer.
 PASSAGE = ("The dog chased its ball across a meadow.", "puppies at play")
 SAID = ("My doctor told me to swallow pills each morning.", "health and medication")
 FILED = ("The locomotive left from platform nine.", "railway station")
-# A rebuild has ten batches, so that a process is killed during one.
+# A rebuild takes ten batches, which gives the test time to kill a process during the rebuild.
 FILLERS = [f"Ledger line {n}: {n * 7} crates of item {n}." for n in range(320)]
 
 
 @pytest_asyncio.fixture
 async def with_models(open_folder: Path, model: ModelThread) -> AsyncIterator[Live]:
-    """A Strata that has further embedding models."""
+    """A Strata with additional embedding models."""
     endpoint = await serve()
     strata = Live(open_folder / "data", model.url)
     known = json.dumps(endpoints(endpoint.base_url))
@@ -86,7 +86,7 @@ async def all_found(client: Client, agent: str) -> bool:
 
 
 async def filled(client: Client, fillers: Sequence[str] = ()) -> str:
-    """Creates an agent with a passage, a message and a file to find."""
+    """Creates an agent with a passage, a message and a file that searches must find."""
     agent = (await client.new_agent()).id
     await store(client, agent, [PASSAGE[0], *fillers])
     assert (await client.send(agent, SAID[0])).ended_well
@@ -145,7 +145,7 @@ async def test_a_reindex_continues_after_a_kill_and_can_be_rolled_back(with_mode
         await until(lambda: all_found(client, agent))
     code, begun = await strata(live, "reindex", "passages", "--model", WORDS, "--no-wait")
     assert (code, begun["phase"]) == (0, "REINDEX_PHASE_BUILDING")
-    # During the rebuild; the main process has every service.
+    # This kills all services during the rebuild: the main process runs every service.
     before = live.tree()
     os.kill(live.process.pid, signal.SIGKILL)
     assert await still_running(before, 30) == []
@@ -162,20 +162,20 @@ async def test_a_reindex_continues_after_a_kill_and_can_be_rolled_back(with_mode
     _, job = await strata(live, "reindex", "passages", "--status")
     assert (job["newModel"], job["done"]) == (WORDS, str(len(FILLERS) + 1))
     async with live.client() as client:
-        # The new model knows only words; after the revert, the old one finds meanings again.
+        # The new model compares words only; after the roll-back the old one compares meanings.
         request = passage_pb.SearchPassagesRequest(agent_id=agent, query="dog meadow ball", top_k=1)
         [hit] = (await client.passages.SearchPassages(request, **client.call)).hits
         assert (hit.passage.text, hit.relevance.vector_rank) == (PASSAGE[0], 1)
         code, back = await strata(live, "reindex", "passages", "--rollback")
         assert (code, back["phase"]) == (0, "REINDEX_PHASE_ROLLED_BACK")
         await until(lambda: passage_found(client, agent))
-    # A model that does not find the samples does not serve, and the command says so.
+    # A model that fails the check with sample texts is not activated; the command reports that.
     code, job = await strata(live, "reindex", "passages", "--model", NOISE)
     assert (code, job["phase"]) == (1, "REINDEX_PHASE_FAILED")
-    # One archive, by its name.
+    # Rebuild the index of one archive, named on the command line.
     code, job = await strata(live, "reindex", f"Archive of {agent}", "--model", WORDS)
     assert (code, job["phase"], job["done"]) == (0, "REINDEX_PHASE_SWITCHED", job["total"])
-    # And with the messages to the end.
+    # Finish a rebuild of the messages.
     code, job = await strata(live, "reindex", "messages")
     assert (code, job["phase"]) == (0, "REINDEX_PHASE_SWITCHED")
     code, job = await strata(live, "reindex", "messages", "--finish")

@@ -1,31 +1,31 @@
 """Processes are killed, stopped and suspended at random moments of every kind of turn.
 
-Which turns there are, and what is under way when a process dies, says `faults.turns`; how it dies
-says `faults.inflicting`: services and the vector engine are killed, stopped and hung (SIGSTOP),
-PostgreSQL also refuses writes as read-only and as full. With two replicas of every service the
-clocks of the second ones are wrong. When all turns have ended, `faults.comparison` asserts for
-each agent:
+`faults.turns` defines the kinds of turns and the operations during which processes die.
+`faults.inflicting` defines the faults: services and the vector engine are killed, stopped and
+suspended (SIGSTOP); PostgreSQL also refuses writes, as read-only or with a full disk. With two
+replicas of every service, the clocks of the second replicas are wrong. When all turns have ended,
+`faults.comparison` asserts for each agent:
 
-- Streams: every numbered event that a client saw is, byte for byte and in order, what `StreamRun`
-  returns afterwards, without gaps, with one end; so it is for a second client that joined in the
-  middle, with two replicas often at the other gateway. The text that both end with is the stored
-  text; text that was withdrawn is gone.
-- Rows: `GetRun` has the state, the stop reason, the usage and the last sequence of the last event;
-  a message that was sent again under its request id started no second run.
-- Purchases: the model was asked exactly once for each stored reply, and once for each compaction,
-  unless a fault of the agent loop came during the run.
-- Usage: it is the sum of the stored replies if nothing else was bought; else it is more by at
-  least what the client saw of replies that were withdrawn, unless the gateway or PostgreSQL had a
-  fault, too.
-- Effects: a call whose return is OK had its effect once, FAILED not at all, UNKNOWN at most once:
-  of a tool outside, of edits of a block, of inserts of passages. A call that was denied had none.
-  The return of a client's tool is the one that the client sent.
-- Log: the conversation holds the messages of the runs, as their events had them, once, in order,
-  each call with its return.
-- Files: each upload that was acknowledged is listed once with its bytes' hash, and was prepared.
+- Streams: the numbered events that a client received equal, byte for byte and in order, those that
+  `StreamRun` returns afterwards, without gaps and with one terminal event. The same holds for a
+  second client that joined during the run (with two replicas, often at the other gateway). Both
+  clients end with the stored text; text that was withdrawn is removed.
+- Rows: `GetRun` returns the state, stop reason, usage and last sequence of the terminal event. A
+  message that was sent again with its request id started no second run.
+- Purchases (requests to the model): the model got one request for each stored reply and one for
+  each compaction, unless the agent loop had a fault during the run.
+- Usage: it is the sum over the stored replies if nothing else was requested. Otherwise it is
+  greater, at least by the withdrawn text that the client received, unless the gateway or PostgreSQL
+  had a fault during the run.
+- Effects: a call whose return is OK had one effect, FAILED none, UNKNOWN at most one. This covers a
+  tool with effects outside Strata, edits of a block and inserts of passages. A denied call had no
+  effect. The return of a client's tool is the one that the client sent.
+- Log: the conversation holds the messages of the runs, equal to those in their events, once, in
+  order, each call with its return.
+- Files: each acknowledged upload is listed once, with the hash of its bytes, and was prepared.
 - Approvals: none is left open.
 
-Not compared: deltas of reasoning and of tool calls, and how long anything took.
+Deltas of reasoning and of tool calls are not compared, nor are durations.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from prepared_folder import copy_prepared_folder
 
 @pytest.fixture
 def persona() -> Persona:
-    """A model for this test only, whose requests can be counted."""
+    """A model for one test, so that its requests can be counted."""
     return Persona()
 
 
 @pytest.fixture
 def model_url(persona: Persona) -> Iterator[str]:
-    """Where it answers."""
+    """The base URL of the model."""
     with ModelThread(persona.answer) as thread:
         yield thread.url
 
@@ -81,7 +81,7 @@ def marks(open_folder: Path) -> Path:
 async def cluster(
     request: pytest.FixtureRequest, open_folder: Path, prepared_folder: Path, model_url: str
 ) -> AsyncIterator[Cluster]:
-    """Two replicas of every service; the parameter is the error of the clock of the second ones."""
+    """Two replicas of every service; the parameter is the clock error of the second ones, in s."""
     copy_prepared_folder(prepared_folder, open_folder / "data")
     live = Cluster(open_folder / "data", model_url, skew_s=request.param)
     await live.start()
@@ -92,7 +92,7 @@ async def cluster(
 async def through(
     faults: int, live: Live, addresses: Sequence[str], persona: Persona, marks: Path
 ) -> None:
-    """Makes turns during faults, and compares the results at the end."""
+    """Causes `faults` faults during turns, and compares the results at the end."""
     try:
         await prepare_full_disk(live)
         async with working(addresses, live.key, persona, marks) as load:

@@ -1,8 +1,8 @@
 """Processes are killed while memory agents work: each message is read once.
 
-A run of a memory agent that ended well has read its range. The ranges of a conversation begin
-where the one before ended, and together they are what was said. What a voice agent said is either
-archived, once, or in its window.
+A run of a memory agent that succeeds has read its range of messages. Each range of a conversation
+begins where the previous one ended; together the ranges cover the whole conversation. Each message
+of a voice agent is either archived once or in its window.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MARKS = """
 
 
 def answer(call: ModelCall) -> Step:
-    """Finishes edits at once for a memory agent; for another agent, repeats the message."""
+    """Replies for a memory agent with the end of its edits, for other agents with the message."""
     names = {tool["function"]["name"] for tool in call.body.get("tools", ())}
     if "memory_finish_edits" in names:
         return Reply(calls=(Call("memory_finish_edits"),))
@@ -77,7 +77,7 @@ def memory_model(model: ModelThread) -> Iterator[None]:
 
 
 async def say_all(client: Client, agent_id: str, texts: list[str]) -> None:
-    """Sends each text until its turn has ended."""
+    """Sends the texts in order; repeats each until its turn has ended."""
     for text in texts:
         while True:
             try:
@@ -103,7 +103,7 @@ async def fetch(live: Live, statement: str, *values: str) -> list[Any]:
 async def all_is_read(live: Live) -> bool:
     with contextlib.suppress(OSError, asyncpg.PostgresError):
         marks = await fetch(live, _MARKS)
-        # A run is due after each turn, and the run after the last turn reads last.
+        # A memory run is due after each turn; the one after the last turn reads the last messages.
         return bool(marks) and all(
             mark["last_processed_sequence"] == mark["newest_sequence"] for mark in marks
         )
@@ -118,7 +118,7 @@ async def talk_through_deaths(
     for number in range(kills):
         await asyncio.sleep(chance.uniform(0.2, 2.0))
         process = process_of(live, VICTIMS[number % len(VICTIMS)])
-        # One that was killed before may not run again yet.
+        # A service that was killed before may not run again yet.
         if process is not None:
             process.kill()
     await talking
@@ -167,7 +167,7 @@ async def is_archived(live: Live) -> bool:
     return False
 
 
-# Its short form is within one process: integration/agent_loop/test_voice_memory_runs.
+# A shorter form in one process is in integration/agent_loop/test_voice_memory_runs.
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 async def test_voice_agent_archives_each_message_once_through_twelve_deaths(split: Live) -> None:

@@ -1,17 +1,17 @@
 """Turns of every kind during faults; `faults.comparison` compares the results at the end.
 
-Kinds of turns, and what may be under way in each when a process dies:
+Kinds of turns, and the operation in each during which a process may die:
 
-- plain: a reply streams, half of the time to a second client, too, through another gateway.
+- plain: a reply is streamed; in half of the turns also to a second client at another gateway.
 - edit: core memory is changed.
 - archive: a long passage is embedded and stored.
-- record: a tool with an effect outside runs.
-- approve, deny: a person is asked, who takes a while to answer.
-- client: the client runs the tool and sends what it returned.
-- long: the window is compacted, for which a summary is bought.
-- upload: no turn; a file is uploaded, read and indexed.
+- record: a tool runs that has an effect outside Strata.
+- approve, deny: the run requests an approval, which is answered after a while.
+- client: the client runs the tool and sends its return.
+- long: the window is compacted, for which a summary is requested from the model.
+- upload: not a turn; a file is uploaded, read and indexed.
 
-The agent of worker "e" is of the V2 loop: its tools ask for a heartbeat, and it answers through
+The agent of worker "e" uses the V2 loop: its calls request a heartbeat, and it replies through
 ``send_message``.
 """
 
@@ -68,7 +68,7 @@ _TOOLS = {"c": [], "d": [_RECORD, _CLIENT_TOOL], "e": [_RECORD, "memory_insert"]
 _ALL_KINDS = {kind for kinds in _KINDS.values() for kind in kinds}
 _WINDOW = 4_096
 MOMENTS = ("reply", "follower", "embedding", "tool", "approval", "return", "summary", "upload")
-"""What may be under way when a process dies."""
+"""The operations during which a process may die."""
 _SUMMARY_S = 1.0
 _TAG = re.compile(r"\b([abcde])\d{4}[0-9a-f]{6}\b")
 _WORDS = (
@@ -79,10 +79,10 @@ _WORDS = (
 
 @dataclass
 class Persona:
-    """A model that does what the last message requests: ``<kind> <tag> <file>``.
+    """A model that follows the last message, which has the form ``<kind> <tag> <file>``.
 
     Attributes:
-        bought: Requests, by tag and whether they follow a tool's return.
+        bought: Number of requests, by tag and by whether they follow a tool return.
         summaries: Name of the agent and time of each request for a summary.
     """
 
@@ -123,7 +123,7 @@ def _and_says(reply: Reply) -> Reply:
 
 
 def _of_v2(reply: Reply) -> Reply:
-    """Returns the same reply as a model of a V2 agent writes it."""
+    """Returns a reply in the form that the model of a V2 agent uses."""
     if not reply.calls:
         calls = (Call("send_message", {"message": reply.text}),)
         return Reply(calls=calls, piece=reply.piece, pause=reply.pause)
@@ -134,7 +134,7 @@ def _of_v2(reply: Reply) -> Reply:
 
 
 def _follows_a_tool(request: ModelCall) -> bool:
-    """Returns whether a tool has returned since the last task; a heartbeat may follow it."""
+    """Returns whether a tool return follows the last task; a heartbeat may be between."""
     for message in reversed(request.body["messages"]):
         if message["role"] == "tool":
             return True
@@ -161,12 +161,12 @@ def _words(seed: str, count: int) -> str:
 
 @dataclass
 class Worker:
-    """One agent, and a client that reaches it through any of the gateways.
+    """One agent, and its client, which uses any of the gateways.
 
     Attributes:
         runs: The runs that have ended.
-        turns: How many turns, or uploads, have ended.
-        moment: What is under way, one of `MOMENTS`; empty for anything else.
+        turns: Number of turns and uploads that have ended.
+        moment: The current operation, one of `MOMENTS`; empty for anything else.
         uploaded: Files whose upload was acknowledged.
     """
 
@@ -192,7 +192,7 @@ class Worker:
             model.context_window = _WINDOW
         fields: dict[str, Any] = {}
         if self.name == _V2_WORKER:
-            # No run reports the initial messages of a conversation.
+            # The initial messages of a conversation belong to no run.
             fields = {"type": agent_pb.AGENT_TYPE_MEMGPT_V2, "without_initial_messages": True}
         client = self.clients[0]
         agent = await client.new_agent(
@@ -200,7 +200,7 @@ class Worker:
             tools=_TOOLS.get(self.name, [_RECORD]),
             tool_rules=rules,
             model=model,
-            # Its lines, which become more during the test, would fill a small window.
+            # A small window would not hold the block, which grows during the test.
             blocks=[block_pb.NewBlock(label="human", limit=100_000)],
             **fields,
         )
@@ -209,7 +209,7 @@ class Worker:
         self.folder_id = (await client.files.CreateFolder(folder, **client.call)).folder.id
 
     async def turn(self) -> None:
-        """Makes one turn: from the message to the end of all runs that follow from it."""
+        """Makes one turn or upload; ends when all runs of the turn have ended."""
         kind = self.chance.choice(_KINDS[self.name])
         tag = f"{self.name}{self.turns:04}{uuid.uuid4().hex[:6]}"
         if kind == "upload":
@@ -293,7 +293,7 @@ class Worker:
     async def _events(
         self, run: Run, stream: Stream, start: Callable[[Client], Any] | None
     ) -> AsyncIterator[None]:
-        """Reads a run to its end, with a new connection after each that breaks."""
+        """Reads a run to its end; opens a new connection when one breaks."""
         until = time.monotonic() + _PATIENCE_S
         while True:
             client = self.chance.choice(self.clients)
@@ -328,7 +328,7 @@ class Worker:
             pass
 
     def _note(self, run: Run, event: Any) -> None:
-        """Notes what is under way."""
+        """Sets `moment` to the operation that begins with an event."""
         match event.WhichOneof("event"):
             case "text_delta" if self.moment != "return":
                 self.moment = "reply" if run.followed is None else "follower"
@@ -459,14 +459,14 @@ async def until_answered(clients: Sequence[Client], ask: Callable[[Client], Any]
 
 @dataclass
 class Load:
-    """All workers, and the faults during their turns."""
+    """All workers, and the faults that were caused during their turns."""
 
     workers: Sequence[Worker]
     persona: Persona
     faults: list[Fault] = field(default_factory=list)
 
     async def further(self, turns: int = 1) -> None:
-        """Waits until every worker has made a number of further turns."""
+        """Waits until every worker has made `turns` more turns."""
         goals = [worker.turns + turns for worker in self.workers]
         async with asyncio.timeout(_PATIENCE_S):
             while any(
@@ -476,7 +476,7 @@ class Load:
 
     @property
     def moments(self) -> frozenset[str]:
-        """The kinds of operations that are under way now."""
+        """The kinds of operations that are in progress."""
         moments = {worker.moment for worker in self.workers} - {""}
         summaries = self.persona.summaries[-1:]
         if summaries and time.monotonic() - summaries[0][1] < _SUMMARY_S:
@@ -484,14 +484,14 @@ class Load:
         return frozenset(moments)
 
     async def until_moment(self, moment: str, seconds: float) -> None:
-        """Waits until an operation of this kind is under way, or until the time is over."""
+        """Waits until an operation of this kind is in progress, for `seconds` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while moment not in self.moments:
                     await asyncio.sleep(0.01)
 
     def latest(self) -> str:
-        """Returns the latest faults and what the workers do, for the output of a failed test."""
+        """Returns the latest faults and the operations of the workers, to explain a failed test."""
         now = time.monotonic()
         lines = [
             f"{now - fault.began:.1f} s ago, for {min(fault.ended, now) - fault.began:.1f} s:"
@@ -501,7 +501,7 @@ class Load:
         return "\n" + "\n".join([*lines, *(f"{w.name}: {w.moment}" for w in self.workers)]) + "\n"
 
     async def check(self) -> None:
-        """Asserts everything that must agree after all turns have ended."""
+        """Runs `faults.comparison.compare` for every worker after all turns have ended."""
         counts: Counter[str] = Counter()
         for worker in self.workers:
             counts += compare(await worker.account(self.persona), self.faults)
@@ -522,13 +522,13 @@ class Load:
 async def working(
     addresses: Sequence[str], key: str, persona: Persona, folder: Path
 ) -> AsyncIterator[Load]:
-    """Workers at work while the block lasts; at its end everything is compared.
+    """Runs all workers during the block, and compares their records at its end.
 
     Args:
-        addresses: The gateways.
+        addresses: Addresses of the gateways.
         key: The API key.
         persona: The model.
-        folder: Where the tool with an effect outside leaves its marks; any user may write there.
+        folder: Where the tool with an effect outside Strata writes; any user may write there.
     """
     clients = [Client(address, key) for address in addresses]
     effects = folder / "effects"

@@ -41,7 +41,7 @@ def replicas_of(live: Live, service: str) -> list[psutil.Process]:
 def process_of(live: Live, service: str) -> psutil.Process | None:
     """Returns the process of a service or of an engine; None while it does not run.
 
-    The pids of `live.runtime` are those of the start: a process that was restarted has another one.
+    `live.runtime` has the pids of the start; a process that was restarted has another pid.
     """
     return next(iter(replicas_of(live, service)), None)
 

@@ -1,4 +1,4 @@
-"""The indexes of the archival service, whose rebuild steps a test runs itself."""
+"""The indexes of the archival service, with rebuild steps that the test runs itself."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class RebuiltIndexes:
         )
 
     async def again(self, **reindex: Any) -> RebuiltIndexes:
-        """The same service in another process, with another configuration of rebuilds."""
+        """Returns the same service as in another process, with another rebuild configuration."""
         return await replace(self, reindexing=replace(self.reindexing, **reindex))._rewired()
 
     async def again_with_settings(self, **settings: Any) -> RebuiltIndexes:
-        """The same service in another process, with other settings."""
+        """Returns the same service as in another process, with other settings."""
         return await replace(self, settings=self.settings.model_copy(update=settings))._rewired()
 
     async def _rewired(self) -> RebuiltIndexes:

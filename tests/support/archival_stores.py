@@ -80,7 +80,7 @@ class Stores:
 
     @classmethod
     def opened(cls, urls: Any) -> Stores:
-        """The stores on a database, with connections of their own."""
+        """Returns the stores on a database, with their own connections."""
         database, worker = Database(urls.service_url), Database(urls.worker_url)
         return cls(
             PostgresArchiveStore(database),

@@ -1,7 +1,7 @@
 """Works around an error of CPython before 3.11.8 in `ast.parse`.
 
 The depth of recursion is counted for the whole interpreter. If another thread parses at the same
-time, or a finalizer that a collection of garbage runs during the call, the call fails with
+time, or a finalizer does that a garbage collection runs during the call, the call fails with
 "SystemError: AST constructor recursion depth mismatch" (gh-106905). pytest and Hypothesis parse
 the source of a test when it fails, and a background thread may do so, too.
 """
@@ -19,7 +19,7 @@ _lock = threading.RLock()
 
 
 def parse_alone(*arguments: Any, **named: Any) -> Any:
-    """Parses like `ast.parse`, with no other thread in it and no collection of garbage."""
+    """Parses like `ast.parse`, while no other thread parses and no garbage is collected."""
     with _lock:
         collects = gc.isenabled()
         gc.disable()

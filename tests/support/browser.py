@@ -47,11 +47,11 @@ expect.set_options(timeout=_TIMEOUT_MS)
 
 
 class Window:
-    """A page in a new profile; records its faults.
+    """A page in a new browser profile; records its errors.
 
     Attributes:
         page: The page.
-        faults: Errors in its console, uncaught errors, and requests beyond this machine.
+        faults: Errors in its console, uncaught errors, and requests to other machines.
     """
 
     def __init__(self, page: Page) -> None:
@@ -61,13 +61,13 @@ class Window:
         page.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
 
     async def watch_requests(self, context: BrowserContext) -> None:
-        """Refuses requests beyond this machine, and notes them."""
+        """Refuses requests to other machines, and records them."""
         await context.route("**/*", self._check)
 
     async def accessibility_faults(self) -> list[str]:
-        """Returns what axe-core finds that is serious or critical in the page as it is now.
+        """Returns the serious and critical findings of axe-core for the current page.
 
-        Without Node, which installs axe-core, it finds nothing.
+        Without Node, which installs axe-core, there are no findings.
         """
         if not _AXE.exists() and shutil.which("node") is None:
             return []
@@ -96,7 +96,7 @@ class Window:
 
 @asynccontextmanager
 async def open_browser() -> AsyncIterator[Browser]:
-    """Starts Chromium, without a sandbox for root and where the system allows none."""
+    """Starts Chromium; without its sandbox if the user is root or the system does not allow it."""
     async with async_playwright() as playwright:
         browser = await _launched(playwright)
         try:
@@ -125,9 +125,9 @@ async def open_window(
 
     Args:
         browser: The browser.
-        base_url: What relative URLs are relative to.
-        dark: Whether the person prefers dark colours.
-        phone: Whether it is as wide as a phone.
+        base_url: Base of relative URLs.
+        dark: Whether the user prefers dark colours.
+        phone: Whether the page is as wide as a phone.
     """
     context = await browser.new_context(
         base_url=base_url,

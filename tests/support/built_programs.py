@@ -1,4 +1,4 @@
-"""Programs in Go that tests use: those on the PATH, or those that make builds."""
+"""Go programs that tests use: from the PATH, or built by `make`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 TOOLS = Path(__file__).parents[2] / ".make" / "tools"
-"""Where `make tools` and `make promtool` put what they build."""
+"""Folder of the programs that `make tools` and `make promtool` build."""
 
 
 def built_program(name: str) -> str | None:
-    """Returns the path of a program; None where there is none."""
+    """Returns the path of a program; None if it is not installed or built."""
     return shutil.which(name) or shutil.which(name, path=str(TOOLS))

@@ -23,7 +23,7 @@ def as_project(project_id: str = "", scopes: Collection[Scope] = ()) -> RequestC
 
 @contextmanager
 def new_project(scopes: Collection[Scope] = ()) -> Iterator[str]:
-    """Makes the calls of the block for a new project, and yields its id."""
+    """Makes all calls inside the block for a new project; yields its id."""
     project_id = new_id("project")
     with context.use(as_project(project_id, scopes)):
         yield project_id

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed(folder: Path, names: Sequence[str], address: str = "") -> tuple[Path, Path]:
-    """Writes a certificate, which is its own authority, and its key; returns the two files."""
+    """Writes a self-signed certificate and its key; returns the paths of the two files."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -47,7 +47,10 @@ def self_signed(folder: Path, names: Sequence[str], address: str = "") -> tuple[
 
 
 def issued(folder: Path, name: str) -> tuple[Path, Path, Path]:
-    """Writes an authority, a certificate of it and its key, for clients that tell them apart."""
+    """Writes a certificate authority, a certificate that it signed, and its key.
+
+    For clients that distinguish between an authority and the certificate of a server.
+    """
     authority, authority_key = self_signed(folder, ["authority.example.com"])
     signer = serialization.load_pem_private_key(authority_key.read_bytes(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)

@@ -8,7 +8,7 @@ from strata.shared.clock import SystemClock
 
 
 class OffsetClock(SystemClock):
-    """A time of day that is ahead by so many seconds; elapsed time is that of the machine."""
+    """A clock whose time of day is ahead by a number of seconds; elapsed time is unchanged."""
 
     def __init__(self, ahead_s: float) -> None:
         self._ahead = timedelta(seconds=ahead_s)

@@ -27,12 +27,12 @@ Run = Callable[..., Coroutine[Any, Any, Outcome]]
 async def run_command(
     *arguments: str, typed: str | None = None, environment: Mapping[str, str] | None = None
 ) -> Outcome:
-    """Runs a command in a thread with an event loop of its own.
+    """Runs a command in a thread with its own event loop.
 
     Args:
         arguments: The words after ``strata``.
         typed: The standard input.
-        environment: Variables beside those of the process.
+        environment: Variables in addition to those of the process.
     """
     result = await asyncio.to_thread(
         CliRunner().invoke,
@@ -46,16 +46,16 @@ async def run_command(
 
 
 def completion_variables(line: str) -> dict[str, str]:
-    """Returns the environment in which bash has a line completed; its last word is being typed."""
+    """Returns the variables with which bash requests completions of the last word of a line."""
     position = str(len(line.split(" ")) - 1)
     return {"_STRATA_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": position}
 
 
 def completions(line: str, **environment: str) -> list[str]:
-    """Returns what a shell offers for the last word of a line, without a message or an error.
+    """Returns the completions of the last word of a line; asserts that nothing else is printed.
 
     Args:
-        line: The words so far, with ``strata``; it ends with a blank if the next word is not begun.
+        line: The line, which begins with ``strata``; a final blank requests the next word.
         environment: Variables beside those of the process.
     """
     variables = {**completion_variables(line), **environment}

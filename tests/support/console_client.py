@@ -14,7 +14,7 @@ from markupsafe import escape
 from strata.gateway.http.console_path import CONSOLE_PATH
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"' {{ 7*7 }} \u202eevil\u202c"
-"""A text that must be shown as it is, but for the characters that change the direction."""
+"""A text that must be shown unchanged, except for the characters that change its direction."""
 
 _TOKEN = re.compile(r'"x-csrf-token": "([0-9a-f]+)"')
 
@@ -43,7 +43,7 @@ class ConsoleClient:
         await self.http.aclose()
 
     async def sign_in(self, api_key: str) -> httpx2.Response:
-        """Signs in with a key; afterwards `csrf_token` is that of the session."""
+        """Signs in with a key, and sets `csrf_token` to the token of the session."""
         response = await self.http.post(
             f"{CONSOLE_PATH}/sign-in", data={"api_key": api_key}, headers={"origin": self.origin}
         )
@@ -65,11 +65,11 @@ class ConsoleClient:
     async def operations(
         self, run_id: str, *, begun: asyncio.Event | None = None
     ) -> list[dict[str, Any]]:
-        """Follows a run to its end, and returns its changes of the page.
+        """Follows a run to its end, and returns the changes of the page.
 
         Args:
             run_id: The run.
-            begun: Is set with the first event.
+            begun: Set when the first event arrives.
         """
         done: list[dict[str, Any]] = []
         async with self.http.stream("GET", f"{CONSOLE_PATH}/live/{run_id}") as response:
@@ -98,8 +98,8 @@ class ConsoleClient:
             data: The fields.
             token: The token to send; that of the session by default.
             origin: The origin to name; that of the console by default.
-            headers: More headers.
-            files: Names of fields with name and bytes of a file; with them it is sent in parts.
+            headers: Additional headers.
+            files: Name and bytes of a file, by field name; the form is then sent as multipart.
         """
         sent = {"csrf": self.csrf_token if token is None else token, **(data or {})}
         more = {"origin": origin or self.origin, **(headers or {})}
@@ -114,7 +114,7 @@ class ConsoleClient:
         origin: str = "",
         content_type: str = "application/octet-stream",
     ) -> httpx2.Response:
-        """Sends bytes, with the token in a header; see `post`."""
+        """Sends bytes with the token of the session in a header; see `post`."""
         headers = {
             "x-csrf-token": self.csrf_token if token is None else token,
             "origin": origin or self.origin,

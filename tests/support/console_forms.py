@@ -48,7 +48,7 @@ class _Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "textarea" and self._area:
-            # The first line end in the element is not a part of the text.
+            # HTML ignores a line break directly after the start tag.
             self.fields[self._area][-1] = self.fields[self._area][-1].removeprefix("\n")
             self._area = ""
         elif tag == "select":

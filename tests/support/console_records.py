@@ -18,7 +18,7 @@ from strata.standalone.ports import pick_port
 from whole_system import System, SystemClient
 
 YEARLY = "0 0 1 1 *"
-"""Before any test is over it is not due."""
+"""A time at which a schedule is not due during any test."""
 
 
 async def furnish(system: System, text: str) -> dict[str, str]:

@@ -32,12 +32,12 @@ class Client:
 async def open_client(
     transport: str, settings: CoreMemorySettings, keys: TokenKeys
 ) -> AsyncIterator[Client]:
-    """Starts the service, and returns a client of it.
+    """Starts the service, and yields a client of it.
 
     Args:
         transport: See `service_channel`.
         settings: Settings of the service.
-        keys: The keys whose tokens it accepts.
+        keys: The service accepts tokens signed with these keys.
     """
     async with service_channel(transport, build, settings, keys.verifier) as channel:
         yield Client(

@@ -1,6 +1,6 @@
 """Writes small cross-encoder models with known scores, as exported folders.
 
-They are real ONNX models: they count the tokens that a text has in common with the question.
+They are real ONNX models that count the tokens which a text has in common with the question.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from strata.shared.search.reranking.result_order import Reranking
 from strata.shared.telemetry import Telemetry
 
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-"""Then come the words, so that the ids are others than those of the published vocabulary."""
+"""The ids of the words begin after these, so that they differ from the published vocabulary."""
 BREAKS = "breakage"
 """A question with this word makes a model of `export_breaking` fail."""
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def export(folder: Path, words: str | Sequence[str], *, max_tokens: int = 64) -> Path:
-    """Writes a model with this vocabulary; its score is the number of pairs of equal
-    tokens of question and text."""
+    """Writes a model with this vocabulary.
+
+    Its score is the number of pairs of equal tokens of question and text.
+    """
     tokens = write_vocabulary(folder, words)
     nodes, constants = counting(tokens)
     write_model(folder, nodes, constants)
@@ -65,7 +67,7 @@ def export_breaking(folder: Path, words: str | Sequence[str], *, nan: bool = Fal
 
 
 def export_slow(folder: Path, words: str | Sequence[str], *, rounds: int = 80) -> Path:
-    """Writes a model that computes some hundred milliseconds for each pair."""
+    """Writes a model that computes for several hundred milliseconds per pair."""
     tokens = write_vocabulary(folder, words)
     nodes, constants = counting(tokens, output="counted")
     size = 512
@@ -209,7 +211,7 @@ async def reranking_with(
     budget: float = 60,
     telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Reranking]:
-    """Loads the model of a folder for the block, to rerank the results of searches."""
+    """Inside the block, searches rerank their results with the model of a folder."""
     model = await CrossEncoder.load(folder)
     try:
         yield Reranking(model, candidates=candidates, budget=budget, telemetry=telemetry)

@@ -16,10 +16,10 @@ class CutProxy(TcpRelay):
         target: ``host:port`` of the peer.
 
     Attributes:
-        mode: "pass"; "refuse" closes every connection at once; "lose" passes requests on, drops
-            what comes back and then closes the connection.
-        after_loss: The mode after an answer was lost.
-        lost: Connections whose answer was dropped.
+        mode: "pass" forwards everything; "refuse" closes every connection immediately; "lose"
+            forwards requests, drops the answer and then closes the connection.
+        after_loss: The mode that is set after an answer was dropped.
+        lost: Number of connections whose answer was dropped.
     """
 
     def __init__(self, target: str) -> None:
@@ -29,7 +29,7 @@ class CutProxy(TcpRelay):
         self.lost = 0
 
     def admits(self) -> bool:
-        """Refuses new connections in one mode."""
+        """Returns whether a new connection is forwarded: False in mode "refuse"."""
         return self.mode != "refuse"
 
     def loses(self, data: bytes) -> bool:

@@ -8,7 +8,7 @@ from strata.shared.search.embedding import Kind
 
 
 class EmbedderDouble:
-    """A model that knows all words; subclasses define the vectors.
+    """A model whose vocabulary has all words; subclasses define the vectors.
 
     Attributes:
         calls: The texts and the kind of each call, in order.
@@ -23,7 +23,7 @@ class EmbedderDouble:
         self.calls: list[tuple[list[str], Kind]] = []
 
     def vector_of(self, text: str, kind: Kind) -> list[float]:
-        """Returns the vector of a text; by default that of any text."""
+        """Returns the vector of a text; by default the same vector for all texts."""
         del text, kind
         return [1.0, 0.0]
 

@@ -30,8 +30,8 @@ class FiveTasks:
     """The results of a program with the five tasks.
 
     Attributes:
-        lines: What it printed.
-        connections: How many connections it made.
+        lines: The lines that it printed.
+        connections: The number of connections that it made.
         system: The system message of the first model call.
         clipboard: What its client tool returned to the model.
     """
@@ -54,7 +54,7 @@ EXPECTED_LINES = [
 
 
 async def run_five_tasks(system: System, *command: str) -> FiveTasks:
-    """Runs a program; its connection breaks while it waits for the rest of the last reply."""
+    """Runs a program, and breaks its connection while it waits for the rest of the last reply."""
     held = asyncio.Event()
     model = system.model
     model.script(
@@ -90,7 +90,7 @@ async def run_five_tasks(system: System, *command: str) -> FiveTasks:
 
 
 async def output_of(environment: Mapping[str, str], *command: str) -> str:
-    """Runs a program to its end, and returns what it printed."""
+    """Runs a program to its end, and returns its output."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=program_environment(environment),
@@ -114,7 +114,7 @@ def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def java_command(main_class: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command of a program that the client in Java has built."""
+    """Returns the command that runs a class of the built Java client."""
     target = CLIENTS / "java" / "target"
     classes = f"{target}/classes:{target}/test-classes:{target}/lib/*"
     # Short programs start faster with one compiler and one thread to collect garbage.

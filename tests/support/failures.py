@@ -15,7 +15,7 @@ async def failure(
     kind: type[StrataError] = StrataError,
     reason: Reason | None = None,
 ) -> StrataError:
-    """Returns the error that a call raises, of this type and, if given, with this reason."""
+    """Returns the error of a call; asserts its type and, unless None, its reason."""
     with pytest.raises(kind) as caught:
         await attempt
     assert reason is None or caught.value.reason is reason
@@ -23,5 +23,5 @@ async def failure(
 
 
 async def exceeded_window(attempt: Awaitable[Any]) -> StrataError:
-    """Returns the error of a call after which memory would not fit the context window."""
+    """Returns the error of a call that would make memory too large for the context window."""
     return await failure(attempt, FailedPreconditionError, Reason.CONTEXT_WINDOW_EXCEEDED)

@@ -1,4 +1,4 @@
-"""Small files of every kind, and hostile ones, made byte by byte."""
+"""Small valid and hostile files of every kind, built byte by byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RELATIONS = (
 
 
 def pdf(*pages: Sequence[str], encrypted: bool = False) -> bytes:
-    """A PDF; each page has some lines of ASCII."""
+    """Returns a PDF whose pages have lines of ASCII text."""
     streams = []
     for lines in pages:
         shown = " ".join(f"({line}) Tj T*" for line in lines)
@@ -30,7 +30,7 @@ def pdf(*pages: Sequence[str], encrypted: bool = False) -> bytes:
 
 
 def pdf_of(streams: Sequence[bytes], forms: Sequence[bytes] = (), encrypted: bool = False) -> bytes:
-    """A PDF whose pages have these content streams; forms are known to each as /X0, /X1..."""
+    """Returns a PDF with a page for each content stream; pages can use forms as /X0, /X1..."""
     count = len(streams)
     first_form = 4 + 2 * count
     names = b" ".join(b"/X%d %d 0 R" % (n, first_form + n) for n in range(len(forms)))
@@ -66,7 +66,7 @@ def _assembled(objects: Sequence[bytes], encrypted: bool) -> bytes:
     made += b"".join(b"%010d 00000 n \n" % place for place in places)
     trailer = b"/Size %d /Root 1 0 R" % (len(objects) + 1)
     if encrypted:
-        # The hashes belong to no known password.
+        # These hashes match no known password.
         trailer += (
             b" /ID [<00112233445566778899aabbccddeeff> <00112233445566778899aabbccddeeff>]"
             b" /Encrypt << /Filter /Standard /V 1 /R 2 /P -44 /O <%s> /U <%s> >>"
@@ -77,19 +77,19 @@ def _assembled(objects: Sequence[bytes], encrypted: bool) -> bytes:
 
 
 def endless_pdf() -> bytes:
-    """A PDF of a few kilobytes that draws one form 2 to the power of 60 times."""
+    """Returns a PDF of a few kilobytes that draws one form 2^60 times."""
     forms = [b"/X%d Do /X%d Do" % (n + 1, n + 1) for n in range(60)]
     forms.append(b"BT /F1 12 Tf 72 720 Td (deep) Tj ET")
     return pdf_of([b"/X0 Do"], forms)
 
 
 def scanned_pdf() -> bytes:
-    """A PDF without a letter."""
+    """Returns a PDF without text, like the scan of a page."""
     return pdf_of([b"0 0 612 792 re f"])
 
 
 def docx(*paragraphs: str) -> bytes:
-    """A Word document."""
+    """Returns a Word document."""
     body = "".join(f"<w:p><w:r><w:t>{paragraph}</w:t></w:r></w:p>" for paragraph in paragraphs)
     document = (
         f'<?xml version="1.0"?><w:document xmlns:w="{_WORD}"><w:body>{body}</w:body></w:document>'
@@ -98,7 +98,7 @@ def docx(*paragraphs: str) -> bytes:
 
 
 def archive(members: dict[str, bytes]) -> bytes:
-    """What Word writes, with these members."""
+    """Returns a ZIP archive as Word writes it, with these members."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
         made.writestr("[Content_Types].xml", _TYPES)
@@ -109,7 +109,7 @@ def archive(members: dict[str, bytes]) -> bytes:
 
 
 def docx_bomb() -> bytes:
-    """A Word document of 300 kB that unpacks to 300 MB."""
+    """Returns a Word document of 300 kB that unpacks to 300 MB."""
     file = io.BytesIO()
     with (
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made,
@@ -121,7 +121,7 @@ def docx_bomb() -> bytes:
 
 
 def xml_bomb() -> bytes:
-    """A Word document whose text is entities of entities."""
+    """Returns a Word document whose text consists of nested XML entities."""
     entities = '<!ENTITY a0 "ha">'
     entities += "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * 10}">' for n in range(12))
     document = (

@@ -66,7 +66,7 @@ class FileSeeds:
 
     Args:
         database: Connects as the service's service role.
-        page_chars: Size of the pages; None for that of the product.
+        page_chars: Size of the pages in characters; None for the product's size.
     """
 
     def __init__(self, database: Database, page_chars: int | None = None) -> None:
@@ -74,7 +74,7 @@ class FileSeeds:
         self._page_chars = page_chars
 
     async def agent(self, *folders: str) -> str:
-        """Returns a new agent that sees the folders."""
+        """Returns a new agent to which the folders are attached."""
         agent = new_id("agent")
         await self._run(_AGENT, agent=agent)
         for folder in folders:
@@ -82,7 +82,7 @@ class FileSeeds:
         return agent
 
     async def attach(self, agent: str, folder: str) -> None:
-        """Shows a folder to an agent."""
+        """Attaches a folder to an agent."""
         await self._run(_ATTACH, agent=agent, folder=folder)
 
     async def folder(self, name: str, *, description: str = "", instructions: str = "") -> str:
@@ -102,7 +102,7 @@ class FileSeeds:
         state: str = "text",
         error: str = "",
     ) -> str:
-        """Returns a new file; `state` is that of its content."""
+        """Returns a new file; `state` is the state of its content."""
         return (await self.files(folder, [name], value, state=state, error=error))[0]
 
     async def files(
@@ -114,7 +114,7 @@ class FileSeeds:
         state: str = "text",
         error: str = "",
     ) -> list[str]:
-        """Returns new files that all hold the same."""
+        """Returns new files with the same content."""
         content = hashlib.sha256(f"{state} {value}".encode()).hexdigest()
         pages = list(self._pages(value)) if state == "text" else []
         await self._run(

@@ -107,7 +107,7 @@ class Stores:
             return int((await connection.execute(statement, {"id": folder.id})).scalar_one())
 
     async def counts(self) -> dict[str, int]:
-        """Rows of the project by table, without the tables that have none."""
+        """Returns the number of rows of the project, by table; tables without rows are omitted."""
         async with self.database.transaction() as connection:
             counts = {
                 table: (

@@ -18,7 +18,7 @@ WAITING_SESSIONS = (
     "SELECT count(*) FROM pg_locks WHERE NOT granted AND (database IS NULL"
     " OR database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
 )
-"""SQL: how many sessions wait for a lock in this database."""
+"""SQL that counts the sessions waiting for a lock in this database."""
 
 _KEY = 20_261_122
 _FUNCTION = f"""
@@ -35,17 +35,18 @@ $$
 async def gate(
     url: str, table: str, event: str, condition: str
 ) -> AsyncIterator[asyncpg.Connection[Any]]:
-    """Blocks statements that write certain rows until the block is left.
+    """Blocks statements that write certain rows until the context is left.
+
+    Transactions that committed before such a statement are not affected.
 
     Args:
         url: The database, for the superuser.
-        table: Where is written, with its schema.
+        table: The table with its schema.
         event: INSERT or UPDATE.
-        condition: Of NEW, and OLD for an UPDATE: which rows. What is written before them, in
-            transactions of their own, is written.
+        condition: SQL condition on NEW (and OLD for an UPDATE) that selects the rows.
 
     Yields:
-        A connection to look how far the work is.
+        A connection with which the test can read the progress of the work.
     """
     connection = await asyncpg.connect(url)
     try:

@@ -88,7 +88,7 @@ def new_schedule(name: str = "morning", **changes: Any) -> NewSchedule:
         changes.pop("on_approval", OnApproval.REJECT),
         changes.pop("on_overlap", OnOverlap.SKIP),
     )
-    # Once a day, some minutes ago: no tick is due during a test.
+    # Daily, and the last time was some minutes ago, so no tick is due during a test.
     last = datetime.now(UTC) - timedelta(minutes=2)
     timing = changes.pop("timing", Timing(f"{last.minute} {last.hour} * * *"))
     return NewSchedule(new_id("schedule"), name, plan, timing, changes.pop("request_id", None))

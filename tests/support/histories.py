@@ -1,4 +1,4 @@
-"""Random conversations as a window may hold them, for hypothesis."""
+"""Hypothesis strategies for the conversations that a window may hold."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def histories(draw: st.DrawFn, *, most: int = 400, huge: int = 12_000) -> list[M
     """Draws a window: the system message, sometimes a summary, exchanges of every shape.
 
     Args:
-        draw: Of hypothesis.
-        most: Repetitions in a text.
-        huge: Repetitions in a tool's return.
+        draw: The draw function of hypothesis.
+        most: Maximum number of repetitions in a text.
+        huge: Maximum number of repetitions in a tool return.
     """
     count = itertools.count()
     messages: list[Message] = []

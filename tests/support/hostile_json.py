@@ -1,10 +1,10 @@
-"""JSON texts that parsers and encoders fail on, by what is wrong with them."""
+"""JSON texts on which parsers and encoders fail, by the kind of error."""
 
 from __future__ import annotations
 
 
 def nested(levels: int) -> str:
-    """Returns arguments that are nested so deeply."""
+    """Returns JSON arguments with `levels` levels of nesting."""
     return '{"a":' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
 
 
@@ -24,4 +24,4 @@ HOSTILE_ARGUMENTS = {
     "NUL": '{"a": "\x00"}',
     "half of a surrogate pair": '{"a": "\ud83d"}',
 }
-"""Arguments of tool calls, by what is wrong with them."""
+"""Arguments of tool calls, by the kind of error in them."""

@@ -56,7 +56,7 @@ from strata.tool_runner.settings import ToolRunnerSettings
 
 @dataclass
 class InnerServices:
-    """Stubs to all services behind the gateway, called with tokens of a project."""
+    """Stubs of all services behind the gateway, called with tokens of a project."""
 
     model: ModelServer
     keys: TokenKeys
@@ -80,7 +80,7 @@ class InnerServices:
 
     @contextmanager
     def signed_in(self, project_id: str | None = None) -> Iterator[str]:
-        """Signs in to a project, a new one by default."""
+        """Makes the calls of the block for a project, by default a new one; yields its id."""
         project_id = project_id or new_id("project")
         scopes = ["read", "write", "run", "secrets"]
         with self.acting(project_id, scopes):
@@ -88,7 +88,7 @@ class InnerServices:
 
     @contextmanager
     def acting(self, project_id: str, scopes: Iterable[str]) -> Iterator[None]:
-        """Calls are made with a key of the project that has these scopes."""
+        """Makes the calls of the block for the project, with these scopes."""
         with use(self.keys.context(project_id, scopes=list(scopes))):
             yield
 
@@ -116,7 +116,7 @@ class InnerServices:
         return self.execute(request)
 
     def execute(self, request: turn_pb.ExecuteRunRequest, stub: Any = None) -> Any:
-        """Starts the call of a turn; its requests are in `last`, to which `cancel` adds one."""
+        """Starts the call of a turn; `last` is its request stream, with which it is cancelled."""
         requests = self.last = Requests(request)
         turns: Any = stub or self.turns
         call = turns.ExecuteRun(requests)
@@ -197,7 +197,7 @@ async def open_inner_services(
                 images=False,
                 context_window=8_000,
             ),
-            # This endpoint lists its models.
+            # No `models` are configured, so the endpoint is asked for its list.
             EndpointSettings(name="listing", base_url=model.openai_url),
             EndpointSettings(
                 name="studio", preset="lmstudio", base_url=model.openai_url, models=("test-model",)
@@ -247,7 +247,7 @@ async def open_inner_services(
         else:
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
-            # No tool starts a run here.
+            # Unused address: no tool starts a run in these tests.
             targets: dict[str, str] = {"gateway": "127.0.0.1:1"}
             for build, settings in services:
                 started = settings.model_copy(update={"targets": dict(targets)})

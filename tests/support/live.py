@@ -1,4 +1,4 @@
-"""`strata up` as a process of its own, to be killed."""
+"""Runs `strata up` in a child process, which tests may kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strata.standalone.compose.local import DEFAULT_LOG_FORMAT, DEFAULT_LOG_LEVE
 from strata.standalone.data_folder import DataFolder
 from whole_system import Shape, System
 
-# Up to eight processes start at once, on a machine that other tests use as well.
+# Up to eight processes start at the same time, on a machine that other tests use as well.
 START_S = 180.0
 STOP_S = 30.0
 
@@ -37,15 +37,15 @@ sys.exit(run_up(Path(sys.argv[1]), port=0, split=split, log_level=level, log_for
 
 
 class LiveStrata:
-    """`strata up` on a data folder, started and stopped as often as a test needs.
+    """Runs `strata up` on a data folder; a test can start and stop it repeatedly.
 
     Args:
         data: The data folder; other users must be able to pass through its parents.
         model_url: Base URL of the endpoint "openai".
         split: One process per service.
-        environment: Further variables.
+        environment: Additional variables.
         log_level: Lowest level that is logged.
-        log_format: Form of the logs.
+        log_format: Format of the logs.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LiveStrata:
             "OPENAI_BASE_URL": model_url,
             "OPENAI_API_KEY": "key",
             "STRATA_AGENT_LOOP_DEFAULT_MODEL": "openai/test-model",
-            # The tests of this limit set it themselves.
+            # Tests of this limit set it themselves.
             "STRATA_GATEWAY_CALLS_PER_SECOND": "0",
             **(environment or {}),
         }
@@ -97,7 +97,7 @@ class LiveStrata:
 
     @property
     def runtime(self) -> Runtime:
-        """The address and the processes, as the running Strata has written them."""
+        """The address and the processes, read from the file that the running Strata writes."""
         runtime = self.folder.running()
         assert runtime is not None, self.log
         return runtime
@@ -121,13 +121,13 @@ class LiveStrata:
 
     @property
     def log(self) -> str:
-        """What the main process has printed since the first start, or since `skip_log`."""
+        """The output of the main process since the first start, or since `skip_log`."""
         if not self._log.exists():
             return ""
         return self._log.read_bytes()[self._log_start :].decode(errors="replace")
 
     def skip_log(self) -> None:
-        """Leaves what was printed so far out of `log`."""
+        """Removes the output so far from `log`."""
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
 
     def incidents(self) -> str:
@@ -139,7 +139,7 @@ class LiveStrata:
         return "\n".join(texts)
 
     def launch(self) -> subprocess.Popen[bytes]:
-        """Starts another `strata up` on the folder and does not wait; its output is piped."""
+        """Starts another `strata up` on the folder without waiting; its output is piped."""
         return subprocess.Popen(
             self._command(), env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -191,13 +191,13 @@ class LiveStrata:
             raise AssertionError(f"did not end in {patience} s: {self.log}") from None
 
     async def stop_whole(self, patience: float = STOP_S) -> None:
-        """Stops it, and asserts that no process of it is left."""
+        """Stops Strata, and asserts that all its processes have ended."""
         family = self.tree()
         await self.stop(patience=patience)
         assert await still_running(family, 10.0) == []
 
     async def close(self) -> None:
-        """Kills what still runs."""
+        """Kills all processes that still run."""
         if self.runs:
             await self.kill()
 
@@ -206,11 +206,11 @@ class LiveStrata:
 
 
 class LiveSystem(LiveStrata):
-    """A `LiveStrata` with the client of tests that know the whole system.
+    """A `LiveStrata` with a client as in `whole_system`.
 
     Args:
         data: See `LiveStrata`.
-        model: Answers for the endpoint "openai".
+        model: The model server of the endpoint "openai".
         split: See `LiveStrata`.
         environment: See `LiveStrata`.
         log_level: See `LiveStrata`.
@@ -238,12 +238,12 @@ class LiveSystem(LiveStrata):
         self.model = model
 
     async def start_system(self) -> System:
-        """Starts it as `start` does, and returns a client; close its channel."""
+        """Starts Strata like `start`, and returns a client; the caller closes its channel."""
         await self.start()
         return self.connect()
 
     def connect(self) -> System:
-        """Returns a client of the running system; close its channel."""
+        """Returns a client of the running system; the caller closes its channel."""
         shape = Shape.SOCKETS if self.split else Shape.IN_PROCESS
         return System(shape, self.runtime.address, self.key, "", self.model)
 

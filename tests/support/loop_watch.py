@@ -21,7 +21,7 @@ from typing import Any
 from strata.shared.gc_freeze import freeze_long_lived
 
 _REFERENCE_MS = 1.4
-"""What `_reference` takes on the machine of docs/benchmarks when it does nothing else."""
+"""Processor time of `_reference` on the idle machine of docs/benchmarks, in milliseconds."""
 _PAUSE_S = 0.05
 
 
@@ -32,18 +32,18 @@ class Held:
     milliseconds: float
     what: str
     collecting: float = 0.0
-    """How many of them went into collections of garbage."""
+    """The milliseconds of garbage collections in this time."""
 
 
 @dataclass
 class LoopWatch:
-    """The callbacks that blocked the loop longest, and the speed of the machine meanwhile."""
+    """The callbacks that blocked the loop longest, and the speed of the machine at that time."""
 
     held: list[Held] = field(default_factory=list)
     references: list[float] = field(default_factory=list)
     callbacks: int = 0
     collecting: float = 0.0
-    """Processor time of the current callback that went into collections, in milliseconds."""
+    """Garbage collections in the current callback, in milliseconds of processor time."""
 
     @property
     def slowdown(self) -> float:
@@ -57,7 +57,7 @@ class LoopWatch:
         return [hold for hold in self.held if hold.milliseconds / self.slowdown > milliseconds]
 
     def note(self, milliseconds: float, what: str) -> None:
-        """Counts a callback."""
+        """Records a callback."""
         self.callbacks += 1
         if milliseconds > 2.0:
             self.held.append(Held(milliseconds, what, self.collecting))
@@ -70,7 +70,7 @@ class LoopWatch:
 
 @asynccontextmanager
 async def counted_turns(pause: float = 0.001) -> AsyncIterator[Callable[[], int]]:
-    """Yields a function that returns how often another task has run since, with this pause."""
+    """Yields a function that returns how often a task ran that sleeps for `pause` seconds."""
     turns = 0
 
     async def turn() -> None:
@@ -173,5 +173,5 @@ def _described(handle: asyncio.Handle) -> str:
 
 
 def _name_of(value: object) -> str:
-    # Never the `repr`, which has an address, so that two runs would have different names.
+    # Not the `repr`: it contains an address, so it would differ between two runs.
     return str(getattr(value, "__qualname__", type(value).__qualname__))

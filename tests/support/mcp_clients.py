@@ -1,4 +1,4 @@
-"""Clients of `strata mcp serve`: real ones, over real pipes, sockets, or in this process."""
+"""Real clients of `strata mcp serve`, over pipes, sockets, or in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BY_EDITOR = "through MCP, by Ed the Editor 7.1"
 
 
 def variables(place: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a server: only the address and key of Strata."""
+    """Returns the variables of a server: only the address and the key of Strata."""
     return {"PYTHONPATH": SOURCE_PATH, "PATH": os.defpath, **place}
 
 
@@ -83,7 +83,7 @@ async def http_server(place: Mapping[str, str], *arguments: str) -> AsyncIterato
 
 
 async def result_of(client: Client, tool: str, /, **arguments: Any) -> Any:
-    """Calls a tool that must succeed; returns its object, or its text."""
+    """Calls a tool that must succeed; returns its structured result or, without one, its text."""
     result = await client.call_tool(tool, arguments)
     [content] = result.content
     assert isinstance(content, types.TextContent)

@@ -1,4 +1,4 @@
-"""MCP servers for tests, and a project that uses them."""
+"""MCP servers for tests, and a project with MCP servers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def python_with_packages() -> tuple[str, dict[str, str]]:
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder that the user of the programs can access; those of pytest are private."""
+    """A folder that the user of the programs can access; pytest's folders are private."""
     with tempfile.TemporaryDirectory(prefix="strata-test-mcp-") as name:
         folder = Path(name)
         folder.chmod(0o777)
@@ -71,7 +71,7 @@ def open_folder() -> Iterator[Path]:
 
 @dataclass
 class Tools:
-    """The tool file of a program; the program lists what is written to it."""
+    """The file from which an MCP program reads the tools that it lists."""
 
     file: Path
 
@@ -113,7 +113,7 @@ class Mcp:
         return added
 
     async def program(self, name: str, *tools: Any, **fields: Any) -> tuple[pb.McpServer, Tools]:
-        """Adds a program that has these tools."""
+        """Adds an MCP program with these tools."""
         listed = Tools(self.folder / f"{name}.json")
         listed.write(*tools)
         command = [*program_command(), str(listed.file)]
@@ -131,12 +131,12 @@ class Mcp:
         return answer
 
     async def offered(self, *names: str) -> list[str]:
-        """Returns those of the tools that an agent is offered."""
+        """Returns the tools that an agent is offered."""
         request = execution_pb.ResolveToolsRequest(names=names, skip_missing=True)
         return [tool.name for tool in (await self.execution.ResolveTools(request)).tools]
 
     async def finish(self, name: str, /, **arguments: Any) -> execution_pb.FinishedCall:
-        """Runs one call of a tool as the loop does."""
+        """Runs one tool call like the agent loop."""
         call = execution_pb.ToolCall(
             tool_call_id="call-1", name=name, arguments=json.dumps(arguments), idempotency_key="k"
         )
@@ -196,7 +196,7 @@ def alive(pid: int) -> bool:
 
 @asynccontextmanager
 async def serving_http(app: Any) -> AsyncIterator[str]:
-    """Serves an application on this machine; yields its root."""
+    """Serves an application on loopback; yields its base URL."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
@@ -218,5 +218,5 @@ class _nothing:  # noqa: N801 - stands for a method
 
 
 def names(tools: Sequence[Any]) -> list[str]:
-    """The names of tools."""
+    """Returns the names of tools."""
     return [tool.name for tool in tools]

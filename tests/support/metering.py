@@ -1,4 +1,4 @@
-"""Counts what a turn costs: SQL statements, commits, calls between services.
+"""Counts the costs of a turn: SQL statements, commits, calls between services.
 
 The product does not depend on it. SQLAlchemy's events report the statements of every engine of the
 process; BEGIN and COMMIT do not pass SQLAlchemy, so they are taken from the driver's query log. A
@@ -41,7 +41,7 @@ INTERNAL_METHODS = frozenset(
         "CommitStep",
     }
 )
-"""The internal calls of a turn; what tools call are the public services."""
+"""The internal calls of a turn; tools call the public services, which are not listed."""
 
 _WRITES = re.compile(r"\b(INSERT INTO|DELETE FROM|UPDATE (?!OF|SKIP)\w+\.\w+)\b")
 _SETTLE_S = 30.0
@@ -77,7 +77,7 @@ class Cost:
         control: BEGIN and COMMIT, by service's role.
         commits: Transactions that could write and were committed, by service's role.
         reads: Transactions that could not write, by service's role.
-        background: Statements that no call asked for.
+        background: Statements that belong to no call.
         rpcs: Calls served, by method.
     """
 
@@ -90,15 +90,15 @@ class Cost:
 
     @property
     def sql(self) -> int:
-        """Statements, with BEGIN and COMMIT."""
+        """The number of statements, with BEGIN and COMMIT."""
         return len(self.statements) + self.control.total()
 
     @property
     def lasting(self) -> list[tuple[str, str]]:
-        """The statements that every turn costs, however fast the machine.
+        """The statements that every turn executes, however fast the machine.
 
-        Without the reads of the API key and of the index that serves, whose results are kept for
-        some seconds.
+        Reads of the API key and of the active index are left out, because their results are cached
+        for some seconds.
         """
         return [
             (service, sql)
@@ -213,7 +213,7 @@ class Meter:
 
     @asynccontextmanager
     async def measure(self) -> AsyncIterator[Cost]:
-        """Counts what the block causes, to the end of every call that it has started."""
+        """Counts the costs of the block until all calls that it has started have ended."""
         await self.idle()
         cost, before = Cost(), self._served()
         self._sql.into(cost)

@@ -1,4 +1,4 @@
-"""The real agent loop in the process of a test; it can be stopped at a chosen event."""
+"""The real agent loop in the process of a test; its death can be simulated at a chosen event."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MortalTools:
     """The real tool executor; the process can die at a chosen event.
 
     Attributes:
-        at: Called with each event before the loop gets it; may raise or wait.
+        at: Called with each event before the loop receives it; may raise or wait.
     """
 
     def __init__(self, inner: ToolClient) -> None:

@@ -12,12 +12,12 @@ _AUTHORITATIVE_ANSWER, _SERVER_FAILURE = 0x8580, 0x8582
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers over UDP; for any name, since the test has only one.
+    """Answers DNS queries over UDP, with the same addresses for every name.
 
     Attributes:
-        addresses: What it answers.
-        questions: How many questions for IPv4 addresses there were.
-        fails: Answer that the server has failed.
+        addresses: The addresses in the answers.
+        questions: Number of queries for IPv4 addresses.
+        fails: Whether it answers every query with SERVFAIL.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport: Any = None
 
     async def start(self) -> None:
-        """Listens on a free port of this machine."""
+        """Listens on a free port of loopback."""
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_datagram_endpoint(
             lambda: self, local_addr=("127.0.0.1", 0)
@@ -35,7 +35,7 @@ class NameServer(asyncio.DatagramProtocol):
 
     @property
     def address(self) -> str:
-        """Where it listens: ``127.0.0.1:5300``."""
+        """Its address, such as ``127.0.0.1:5300``."""
         host, port = self._transport.get_extra_info("sockname")
         return f"{host}:{port}"
 
@@ -44,7 +44,7 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport.close()
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Answers a question."""
+        """Answers a query."""
         end = 12
         while data[end]:
             end += data[end] + 1

@@ -1,4 +1,4 @@
-"""The time ranges that a text names, written as days."""
+"""The time ranges that a text names, as days or as minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Days = list[tuple[str, str]]
 
 
 def days(text: str, now: datetime = NOW, zone: ZoneInfo = LISBON) -> Days:
-    """Returns the first and the last day of every range in the zone; "" where it is open."""
+    """Returns the first and the last day of every range in the zone; "" for an open end."""
     ranges = []
     for time_range in time_ranges(text, now, zone):
         first = time_range.start.astimezone(zone).date().isoformat() if time_range.start else ""

@@ -1,7 +1,7 @@
-"""Fails calls that take a second connection of a database while they hold one for their project.
+"""Makes calls fail that take a second database connection while they hold one for their project.
 
-A project has a share of the connections. If each of its calls held one and waited for a second one,
-none would go on.
+A project has a limited number of connections. If each of its calls held one and waited for a second
+one, they would deadlock.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def refuse_nested_transactions(
     worker role, which has no share, may be nested.
 
     Args:
-        databases: Ports and names of the databases that are checked. A system can run while tests
-            of other folders hold a transaction and look at its effects in another one.
+        databases: Ports and names of the databases that are checked. Others are not, because tests
+            of other folders may hold one transaction and check its effects in a second one.
     """
     run, check_out = Database._run, Database._checkout
 

@@ -1,7 +1,7 @@
-"""Embedding models of another kind, behind a socket that speaks `/v1/embeddings`.
+"""Embedding models other than the built-in ones, behind an HTTP server with `/v1/embeddings`.
 
-`WORDS` gives each word a separate dimension: texts are near when they share words. `NOISE` gives
-every text a separate direction, so that nothing is found.
+`WORDS` has one dimension for each word, so texts are near when they share words. `NOISE` gives
+every text a direction of its own, so no search finds a text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def answer(request: dict[str, Any]) -> Reply:
 
 
 async def serve() -> EmbeddingServer:
-    """Returns the endpoint, started."""
+    """Yields the endpoint, which is running."""
     server = EmbeddingServer()
     server.script = answer
     await server.start()
@@ -50,7 +50,7 @@ async def serve() -> EmbeddingServer:
 
 
 def endpoints(base_url: str) -> list[dict[str, Any]]:
-    """The models as the settings name them."""
+    """Returns the configuration of the models for the settings."""
     return [
         {"name": name, "dim": DIM, "base_url": base_url, "api_key": "k"} for name in (WORDS, NOISE)
     ]

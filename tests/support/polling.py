@@ -14,7 +14,7 @@ async def eventually(
 
     Args:
         condition: A function or a coroutine function.
-        seconds: How long to wait at most.
+        seconds: Maximum time to wait.
         interval: Seconds between two evaluations.
 
     Raises:
@@ -31,6 +31,6 @@ async def eventually(
 
 
 async def settle(rounds: int = 20) -> None:
-    """Lets all tasks run until they wait, or for so many rounds of the event loop."""
+    """Lets other tasks run for `rounds` iterations of the event loop."""
     for _ in range(rounds):
         await asyncio.sleep(0)

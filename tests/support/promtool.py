@@ -1,4 +1,4 @@
-"""promtool, the checks of Prometheus's authors."""
+"""Runs promtool, which checks metrics and rules for Prometheus."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def run_promtool(*arguments: str, folder: Path, stdin: bytes = b"") -> str:
 
     Args:
         arguments: Its arguments.
-        folder: Where it runs.
-        stdin: What it reads.
+        folder: The working directory.
+        stdin: The standard input.
 
     Raises:
-        AssertionError: It found something.
+        AssertionError: promtool reported a problem.
     """
     assert PROMTOOL is not None
     done = subprocess.run(

@@ -30,7 +30,7 @@ class RecordingClient(QdrantClient):
 
     @property
     def on_documents(self) -> list[Message]:
-        """The requests on documents, in their order."""
+        """The requests on documents, in order."""
         return [request for request in self.requests if not isinstance(request, ADMINISTRATION)]
 
     async def send(self, request: Message) -> Any:

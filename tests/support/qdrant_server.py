@@ -18,10 +18,10 @@ SERVICES = ("qdrant.Points", "qdrant.Collections")
 
 
 class RecordedCall(NamedTuple):
-    """A call as it arrived.
+    """A received call.
 
     Attributes:
-        method: Its name, ``Count``.
+        method: The name of the method, such as ``Count``.
         request: The message.
         api_key: The key in the metadata.
         has_deadline: Whether the client set one.
@@ -38,9 +38,10 @@ class RecordingServer:
     """See `recording_server`.
 
     Attributes:
-        port: Where it listens.
-        replies: The replies of methods that need more than an empty message. failure: A status and
-        trailing metadata to answer every call with. calls: The received calls.
+        port: The port on which it listens.
+        replies: The replies of methods whose reply must not be an empty message.
+        failure: Status and trailing metadata with which every call fails; None to answer calls.
+        calls: The received calls.
     """
 
     port: int = 0
@@ -49,7 +50,7 @@ class RecordingServer:
     calls: list[RecordedCall] = field(default_factory=list)
 
     def taken(self) -> list[RecordedCall]:
-        """Returns the calls since the last time."""
+        """Returns the calls received since the previous `taken`."""
         calls, self.calls = self.calls, []
         return calls
 

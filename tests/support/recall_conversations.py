@@ -113,7 +113,7 @@ class Talk:
         return self
 
     async def turn(self, words: str, *, calls: int = 0) -> list[Message]:
-        """Stores a turn, with a call with `calls` returns; returns its messages."""
+        """Stores a turn, with `calls` tool calls and their returns; returns its messages."""
         run = new_id("run")
         self.minutes += 1
         at = NOW + timedelta(minutes=self.minutes)
@@ -179,9 +179,9 @@ class Talk:
 
 
 def with_pinned_steps(messages: Sequence[Message]) -> list[Message]:
-    """Returns the pinned messages, with their whole steps, as the agent loop keeps them.
+    """Returns the pinned messages with the other messages of their steps, as in the agent loop.
 
-    A call without its return would be refused.
+    Providers refuse a call without its return.
     """
     steps = {(m.run_id, m.step) for m in messages if m.pinned}
     return [m for m in messages if m.pinned or (m.step > 0 and (m.run_id, m.step) in steps)]

@@ -1,4 +1,4 @@
-"""The details of errors on the wire."""
+"""Errors of gRPC calls as clients receive them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def reason(error: grpc.aio.AioRpcError) -> str:
 async def error_of_call(
     channel: Any, path: str, metadata: Sequence[tuple[str, str]] = ()
 ) -> grpc.aio.AioRpcError | None:
-    """Calls a method of any shape with an empty request; returns the error it ends with, or None.
+    """Calls a unary or streaming method with an empty request; returns its error, or None.
 
-    On the wire the shapes differ in the number of messages only. This one sends the message and the
-    end of the stream together, so that a server that answers before it has read everything breaks
-    no write, for which grpc.aio would raise another error.
+    On the wire the kinds of methods differ only in the number of messages. The message and the end
+    of the stream are sent together: if the server answered before it had read everything, a
+    separate write would fail and grpc.aio would raise another error.
     """
     try:
         async for _ in channel.unary_stream(path)(b"", metadata=metadata, timeout=20):

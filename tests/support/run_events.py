@@ -66,7 +66,7 @@ class RunEvents:
 
     @property
     def approval(self) -> message_pb2.ApprovalRequestPart:
-        """The approval that the run asked for and ended with."""
+        """The approval request with which the run ended."""
         assert self.finished.stop_reason == STOP_REASON_REQUIRES_APPROVAL
         [asked] = [event for event in self.events if event.HasField("approval_requested")]
         return asked.approval_requested.approval
@@ -96,11 +96,11 @@ class RunStream:
 
     @property
     def run_id(self) -> str:
-        """The run; known from its first event on."""
+        """The id of the run; available after the first event."""
         return self.events[0].run_id
 
     async def until(self, kind: str) -> RunEvent:
-        """Reads on up to the next event of a kind, and returns it."""
+        """Reads events up to and including the next one of a kind, and returns that one."""
         async for response in self._responses:
             self.events.append(response.event)
             if response.event.HasField(kind):
@@ -108,12 +108,12 @@ class RunStream:
         raise AssertionError(f"no {kind} came: {RunEvents(self.events).kinds}")
 
     async def rest(self) -> RunEvents:
-        """Reads the remaining events; returns all."""
+        """Reads the remaining events; returns all events of the run."""
         self.events += [response.event async for response in self._responses]
         return RunEvents(self.events)
 
     def leave(self) -> None:
-        """Cancels the call, as a client does that loses its connection."""
+        """Cancels the call, like a client that loses its connection."""
         self._call.cancel()
 
 

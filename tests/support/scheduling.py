@@ -2,12 +2,12 @@
 
 `--dist loadfile` sorts files by their number of tests. Files that share a fixture of their folder
 (a whole running Strata, in one of two shapes) are then far apart, and each process starts and stops
-the fixture repeatedly. Files with one test, which take longest, come last, so that one process
-waits for the other.
+the fixture repeatedly. Files with a single test, which take longest, come last, so that one process
+waits for the others.
 
-Here a process takes all files of a folder, in one shape of its fixture, before those of the next.
-Folders whose tests take the longest come first; another process helps only when nothing else is
-left. The tests of a file stay in order.
+Here a process takes all files of a folder in one shape of its fixture before it takes another
+folder. Folders whose tests take longest come first. A second process takes files of the same folder
+only when no other files are left. The tests of a file stay in order.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def next_scope(waiting: Iterable[str], latest: str | None, others: Iterable[str]
 
     Args:
         waiting: The scopes that no process has taken, in order; at least one.
-        latest: What the process has taken before.
-        others: What the other processes have taken last.
+        latest: The scope that the process has taken before.
+        others: The scopes that the other processes have taken last.
     """
     waiting = list(waiting)
     own = group_of(latest) if latest is not None else None
@@ -77,7 +77,7 @@ def next_scope(waiting: Iterable[str], latest: str | None, others: Iterable[str]
 
 
 class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """Assigns files to processes so that fixtures of folders are started few times."""
+    """Assigns files to processes so that folder fixtures are started as few times as possible."""
 
     def __init__(self, config: Any, log: Any = None) -> None:
         super().__init__(config, log)

@@ -36,7 +36,7 @@ class Scrape:
 
 
 async def scrape(base_url: str) -> Scrape:
-    """Returns the present metrics of a port."""
+    """Returns the current metrics of a port."""
     async with httpx2.AsyncClient(trust_env=False) as client:
         response = await client.get(f"{base_url}{METRICS_PATH}")
     assert response.status_code == 200, response.text

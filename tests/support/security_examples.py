@@ -1,4 +1,4 @@
-"""How many examples the properties that security rests on take."""
+"""The number of examples for property tests on which security depends."""
 
 from __future__ import annotations
 

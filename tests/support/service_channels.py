@@ -1,4 +1,4 @@
-"""One service in the test's process, behind a socket or in process, and a channel to it."""
+"""One service in the test's process, and a channel to it over a socket or in process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def service_channel(
         transport: ``socket`` or ``inprocess``.
         build: The function `build` of the service's module `main`.
         settings: The settings of the service.
-        verifier: Verifies the tokens of callers in process; behind a socket the settings do.
+        verifier: Verifies the tokens of in-process calls; over a socket, the settings define it.
     """
     name = build.__module__.split(".")[1]
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A service in a process of its own, in which constants of modules have other values.
+"""Runs a service in a separate process with changed constants of modules.
 
 Tests use it to shorten pauses that are not settings. The process runs this file as a script.
 """

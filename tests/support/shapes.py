@@ -59,7 +59,7 @@ def shape_of(parameters: dict[str, Any]) -> str | None:
 
 
 def rule_of(folder: str) -> FolderShapes | None:
-    """Returns the rule for the tests of a folder, which also is that of the folders in it."""
+    """Returns the rule for the tests of a folder, which also applies to its subfolders."""
     return next((FOLDERS[name] for name in FOLDERS if f"{folder}/".startswith(f"{name}/")), None)
 
 

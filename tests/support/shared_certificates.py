@@ -1,7 +1,7 @@
 """Reads the certificates of the system once for all HTTP clients of a test process.
 
-Each client that is opened without a context of its own reads them again, in 20 ms of CPU time: that
-is more than many tests take.
+Each client that is opened without its own SSL context would read them again, which takes 20 ms of
+CPU time, more than many tests take.
 """
 
 from __future__ import annotations

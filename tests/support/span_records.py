@@ -35,7 +35,7 @@ class SpanRecorder:
 
 @contextmanager
 def traced(recorder: SpanRecorder) -> Iterator[Span]:
-    """Runs the block in a call that is traced; yields its span, which does not end."""
+    """Runs the block inside a traced call; yields the span of the call, which is never ended."""
     tracer = Tracer(recorder)
     trace = tracer.join(None)
     span = tracer.begin("tests", "call", SpanKind.SERVER, trace)

@@ -1,4 +1,4 @@
-"""Finds what a database still holds of a text."""
+"""Finds the tables of a database that contain a word."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 async def tables_with(connection: Any, schema: str, word: str) -> set[str]:
-    """Returns the tables of a schema with a word in any column, also in bytes.
+    """Returns the tables of a schema that contain a word in any column, also inside bytes.
 
     Args:
-        connection: For the superuser.
+        connection: A connection of the superuser.
         schema: The schema.
-        word: ASCII, so that JSON and bytes have it as it is.
+        word: An ASCII word, which JSON and bytes contain unchanged.
     """
     names = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
     return {

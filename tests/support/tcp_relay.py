@@ -18,7 +18,7 @@ class TcpRelay:
         delay_s: Seconds before each chunk is forwarded.
 
     Attributes:
-        count: How many connections were accepted.
+        count: Number of accepted connections.
     """
 
     def __init__(self, target: str, *, delay_s: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class TcpRelay:
         self._own_port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Breaks all connections, and accepts none until it is opened again."""
+        """Breaks all connections; further ones are refused until `open` is called again."""
         assert self._server is not None
         self._server.close()
         self.cut()
@@ -68,7 +68,7 @@ class TcpRelay:
         return True
 
     def loses(self, data: bytes) -> bool:  # for subclasses
-        """Returns whether bytes of the peer are dropped and the connection is closed."""
+        """Returns whether these bytes of the peer are dropped and the connection is closed."""
         return False
 
     def cut(self) -> None:

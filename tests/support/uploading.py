@@ -43,7 +43,7 @@ async def make_agent(client: Any) -> str:
 
 
 async def until_read(client: Any, file: pb.File) -> pb.File:
-    """Waits until the text of a file is there, or it has failed."""
+    """Waits until the text of a file has been read, or reading has failed."""
     request = pb.WatchFileRequest(file_id=file.id)
     async for response in client.files.WatchFile(request):
         if response.file.state != pb.FILE_STATE_PARSING:
@@ -52,7 +52,7 @@ async def until_read(client: Any, file: pb.File) -> pb.File:
 
 
 async def rows(admin: asyncpg.Connection[Any], project: str) -> dict[str, int]:
-    """Rows of a project in the tables of files, without the tables that have none."""
+    """Returns the number of rows of a project, by table of files; empty tables are omitted."""
     tables = ("files", "contents", "content_parts", "content_pages", "open_files")
     counts = {
         table: await admin.fetchval(

@@ -14,7 +14,7 @@ _MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 class RawServer:
-    """Answers each path with given bytes, or hands the connection to a function."""
+    """Answers each path with given bytes, or with a function that gets the connection."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -70,7 +70,7 @@ def redirect(location: str, status: int = 302) -> bytes:
 
 
 class Names:
-    """A resolver with scripted answers, of which the last one is repeated; counts questions."""
+    """A resolver with scripted answers, the last of which is repeated; counts its queries."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers or [["127.0.0.1"]])
@@ -85,7 +85,7 @@ class Names:
 async def raw_server(
     context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[RawServer]:
-    """Starts a server; with a context it speaks TLS."""
+    """Starts a server; with an SSL context it uses TLS."""
     raw = RawServer()
     listening = await asyncio.start_server(raw.serve, host, 0, ssl=context)
     raw.port = listening.sockets[0].getsockname()[1]

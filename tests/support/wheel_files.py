@@ -15,14 +15,14 @@ def make_wheel(
     files: Mapping[str, str | bytes] | None = None,
     needs: Sequence[str] = (),
 ) -> Path:
-    """Writes a pure wheel with a module of the package's name.
+    """Writes a pure-Python wheel with one module that has the package's name.
 
     Args:
         folder: The folder to write to.
         name: Name of the package, also of its module.
-        version: Its version; the module's VERSION.
-        files: More files, by path.
-        needs: Requirements of it.
+        version: Its version, also the value of the module's VERSION.
+        files: Additional files, by path.
+        needs: The requirements of the package.
     """
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"

@@ -75,7 +75,7 @@ class Shape(StrEnum):
 
 
 class KeyedChannel(ClientChannel):
-    """A channel whose calls carry an API key; its errors are those of `strata.protocol.errors`."""
+    """A channel that adds an API key to its calls; raises errors of `strata.protocol.errors`."""
 
     def __init__(self, address: str, api_key: str) -> None:
         super().__init__(grpc.aio.insecure_channel(address))
@@ -146,7 +146,7 @@ class SystemClient:
         return run
 
     async def cancel(self, run_id: str) -> None:
-        """Asks for a run to be cancelled."""
+        """Requests the cancellation of a run."""
         await self.runs.CancelRun(run_pb.CancelRunRequest(run_id=run_id))
 
     async def end_open_runs(self) -> None:
@@ -210,15 +210,15 @@ class System(SystemClient):
 
     Attributes:
         shape: How the services reach each other.
-        address: Of the gateway.
+        address: Address of the gateway.
         key: An API key with every scope, for the project "default".
         project_id: That project.
-        model: What the model answers.
-        urls: The databases, by service.
-        partition_urls: Those of further partitions, by partition and service.
+        model: The scripted model server.
+        urls: The URLs of the databases, by service.
+        partition_urls: The URLs for additional partitions, by partition and service.
         gateway_settings: The settings of the gateway.
-        http_url: Base URL of its HTTP port, if it was asked for.
-        organization_key: The organization key, which makes projects.
+        http_url: Base URL of its HTTP port, if it was requested.
+        organization_key: The organization key, which can create projects.
         metrics_url: Base URL of its metrics port, with the metrics of all services.
     """
 
@@ -241,7 +241,7 @@ class System(SystemClient):
         self.meter: Meter | None = None
 
     def client(self, key: str) -> SystemClient:
-        """Returns a client with another key; close its channel after use."""
+        """Returns a client with another key; the caller closes its channel."""
         return SystemClient(KeyedChannel(self.address, key))
 
     async def key_of_other_project(self, partition: str = "") -> str:
@@ -264,7 +264,7 @@ class System(SystemClient):
 
     @asynccontextmanager
     async def measure(self) -> AsyncIterator[Cost]:
-        """Counts what the block costs."""
+        """Counts the costs of the block."""
         assert self.meter is not None
         async with self.meter.measure() as cost:
             yield cost
@@ -301,12 +301,12 @@ async def open_system(
     partitions: Mapping[str, Any] | None = None,
     **gateway: Any,
 ) -> AsyncIterator[System]:
-    """Starts everything, on databases of its own; `gateway` are settings of the gateway.
+    """Starts all services on new databases; `gateway` contains settings of the gateway.
 
-    `partitions` make the databases of further partitions, by name.
+    `partitions` create the databases of additional partitions, by name.
 
-    The vector engine is the session's, its collections are shared by name: agents and archives
-    have unique ids, so systems do not see data of each other.
+    All systems of a session use the same collections of one vector engine. Agents and archives have
+    unique ids, so systems do not read each other's data.
     """
     telemetry, sql = Telemetry(), SqlMeter()
     async with AsyncExitStack() as stack:
@@ -327,7 +327,7 @@ async def open_system(
         project = await ensure_local_project(settings, organization.secret)
         with (
             patch.object(core_memory_main, "FILE_POLL_S", 0.1),
-            # A turn of a known agent costs the same, however long ago the last one was.
+            # The cache does not expire during a test, so that an agent's turns cost the same.
             patch.object(timing, "AGENT_CACHE_S", 3_600.0),
         ):
             server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
@@ -394,7 +394,8 @@ class _Builder:
         if spec.name in self.urls:
             values["database_url"] = self.urls[spec.name].service_url
             values["worker_database_url"] = self.urls[spec.name].worker_url
-            # As `strata up` has: three for one project, so that four calls at once need more.
+            # The pool size of `strata up`. A project may use three of the connections, so that four
+            # concurrent calls exceed its share.
             values["pool_size"] = 4
             further = {name: urls[spec.name] for name, urls in self.partition_urls.items()}
             values["partition_database_urls"] = {
@@ -432,7 +433,7 @@ class _Builder:
 async def _serve_inner_services(
     builder: _Builder, telemetry: Telemetry, stack: AsyncExitStack
 ) -> None:
-    # Each service calls those before it; core memory calls archival.
+    # Each service calls the services before it; core memory calls archival.
     for spec in sorted(INNER_SERVICES, key=lambda spec: spec.name != "archival"):
         running = serving(spec.build, builder.settings(spec), telemetry=telemetry)
         with patch.object(core_memory_main, "FILE_POLL_S", 0.1):
@@ -441,7 +442,7 @@ async def _serve_inner_services(
 
 
 def _in_process(builder: _Builder, telemetry: Telemetry) -> Any:
-    """Starts the services like `strata up`: in one in-process network, the gateway outermost."""
+    """Starts the services like `strata up`: in one in-process network, the gateway last."""
 
     async def build(settings: GatewaySettings, _: Wiring, stack: AsyncExitStack) -> Service:
         network = await stack.enter_async_context(

@@ -1,4 +1,4 @@
-"""The whole system in this process, and as processes of its own."""
+"""Fixtures: the whole system in this process, and in child processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def running_system(
 async def lives(
     session_folder: Path, prepared_folder: Path
 ) -> AsyncIterator[Mapping[Shape, LiveSystem]]:
-    """A Strata of each shape in processes of its own, not started yet, for tests of this folder."""
+    """A Strata of each shape, run in child processes and not started yet, for this folder."""
     async with AsyncExitStack() as stack:
         lives = {}
         for shape in Shape:
@@ -42,7 +42,7 @@ async def lives(
             }
             split = shape is Shape.SOCKETS
             if split:
-                # These are for clients and for `strata migrate`; no process is given them.
+                # These are for clients and for `strata migrate`; no process of Strata gets them.
                 keys["STRATA_API_KEY"] = "client-key-of-these-tests"
                 keys["STRATA_DATABASE_ADMIN_URL"] = "postgresql://admin-of-these-tests"
             strata = LiveSystem(data, model, split=split, environment=keys)
@@ -57,7 +57,7 @@ async def _running(strata: LiveSystem) -> AsyncIterator[LiveSystem]:
         await strata.start()
     yield strata
     if strata.runs:
-        # A test that failed may have left a turn, which would call the model during the next one.
+        # A failed test may have left a running turn, which would call the model in the next test.
         system = strata.connect()
         await system.end_open_runs()
         await system.channel.close()
@@ -66,7 +66,7 @@ async def _running(strata: LiveSystem) -> AsyncIterator[LiveSystem]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def single_live(lives: Mapping[Shape, LiveSystem]) -> AsyncIterator[LiveSystem]:
-    """A running `strata up` that tests share; each has agents of its own."""
+    """A running `strata up` that tests share; each test creates its own agents."""
     async for strata in _running(lives[Shape.IN_PROCESS]):
         yield strata
 

@@ -23,7 +23,7 @@ from strata.standalone.data_folder import DataFolder
 from whole_system import System
 
 REMEMBERED = "Her two dogs are called Nelly and Bruno."
-# No word of it stands in the passage.
+# The query has no word of the passage.
 QUESTION = "Which pets does the woman have?"
 CALLS = (
     Call("memory_insert", {"label": "human", "new_str": "Likes rowing."}),
@@ -49,12 +49,12 @@ async def search(system: System, agent: agent_pb.Agent) -> list[str]:
 
 
 async def check_restored(system: System, agent: agent_pb.Agent) -> None:
-    """Checks everything that `store_something` stored, and that later changes are not there."""
+    """Asserts that everything from `store_something` is there, and no later change."""
     assert "Likes rowing." in (await system.block(agent, "human")).value
     texts = [text_of(message) for message in await system.log(agent)]
     assert "I like rowing." in texts
     assert "After the backup." not in texts
-    # The vector index is built anew.
+    # The vector index was rebuilt.
     assert await eventually(lambda: search(system, agent)) == [REMEMBERED]
     # The key of a provider can be decrypted.
     system.model.requests.clear()
@@ -114,5 +114,5 @@ def check_what_is_private(backup: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
     for name in ("master-key", "tool-master-key", "key-pepper", "api-key"):
         assert (backup / "secrets" / name).is_file()
-    # Neither the vector index nor the packages of tools.
+    # A backup contains neither the vector index nor the packages of tools.
     assert {path.name for path in backup.iterdir()} <= {DUMP, MANIFEST, *FOLDERS}

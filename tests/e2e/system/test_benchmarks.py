@@ -1,4 +1,4 @@
-"""The benchmarks still run: what they ask of Strata, Strata does."""
+"""The benchmark programs run against the current Strata."""
 
 from __future__ import annotations
 

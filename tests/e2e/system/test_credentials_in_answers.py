@@ -1,4 +1,4 @@
-"""What providers and MCP servers repeat of the credentials that they were sent."""
+"""Credentials that providers and MCP servers repeat in their answers are not shown or stored."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ PLAIN_HEADER = "mcp-plain/8wX1+eK5dJ=fA7mS3lB9"
 
 
 def forms_of(key: str) -> list[str]:
-    """A key as it is, URL-encoded, in base64, and cut off."""
+    """Returns a key unchanged, URL-encoded, in base64, and truncated."""
     encoded = base64.b64encode(key.encode()).decode()
     return [key, quote(key, safe=""), encoded, key[: len(key) * 2 // 3]]
 
 
 def traces_of(key: str) -> list[str]:
-    """Texts of which one stands in every answer that holds a form of the key."""
+    """Returns texts; every answer with a form of the key contains at least one of them."""
     half = len(key) // 2 + 1
     encoded = base64.b64encode(key.encode()).decode()
     return [key[:half], quote(key, safe="")[:half], encoded[:half], key[-half:]]
@@ -56,7 +56,7 @@ def model_failures(key: str) -> Iterable[Fault | Reply]:
 
 
 class Vectors:
-    """An embeddings API that repeats the key that it was sent, once it is asked to."""
+    """An embeddings API; with `repeats`, it repeats the key of each request in its answer."""
 
     def __init__(self) -> None:
         self.repeats = False
@@ -130,7 +130,7 @@ async def mcp_answer(request: HttpRequest) -> HttpResponse:
 
 
 async def rows_of_database(folder: DataFolder) -> AsyncIterator[tuple[str, str]]:
-    """Yields every row of every table as text; bytes in it are hexadecimal."""
+    """Yields every row of every table as text, with bytes in hexadecimal."""
     password = (folder.postgres / "superuser.password").read_text().strip()
     port = int((folder.postgres / "port").read_text())
     url = f"postgresql://postgres:{password}@127.0.0.1:{port}/strata"
@@ -151,11 +151,11 @@ async def rows_of_database(folder: DataFolder) -> AsyncIterator[tuple[str, str]]
 
 
 async def use_models(system: System) -> list[str]:
-    """Has the model provider repeat the key, and returns all that clients are shown of it."""
+    """Makes the model provider repeat the key; returns all texts that clients receive."""
     shown = []
     for failure in model_failures(MODEL_KEY):
         agent = await system.make_agent("openai/test-model")
-        # Requests that fail before the first piece are repeated.
+        # A function, not a script: requests that fail before the first delta are sent again.
         system.model.respond(lambda _, step=failure: step)  # type: ignore[misc]
         ran = await system.send(agent, "Hi")
         assert ran.finished.error.message
@@ -168,7 +168,7 @@ async def use_models(system: System) -> list[str]:
 
 
 async def use_mcp(system: System, url: str) -> list[str]:
-    """Has the MCP server repeat its headers, and returns all that clients and models see."""
+    """Makes the MCP server repeat its headers; returns all texts that clients and models get."""
     servers = mcp_grpc.McpServiceStub(system.channel)
     await system.tools.PutSecret(tool_pb.PutSecretRequest(name="ECHOED", value=SECRET_HEADER))
     server = mcp_pb.McpServer(
@@ -180,7 +180,7 @@ async def use_mcp(system: System, url: str) -> list[str]:
     )
     added = (await servers.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
     assert not added.error
-    added.ClearField("headers")  # of the configuration, which an administrator may read
+    added.ClearField("headers")  # an administrator may read the plain headers
     names = [f"echo__{name}" for name in ("show", "fail", "refuse")]
     agent = await system.make_agent("openai/test-model", tools=names)
     calls = [Call(name) for name in names]
@@ -196,7 +196,7 @@ async def use_mcp(system: System, url: str) -> list[str]:
 
 
 async def use_vectors(system: System, vectors: Vectors) -> list[str]:
-    """Has the embeddings provider repeat the key while text is stored and searched."""
+    """Makes the embeddings provider repeat the key while text is stored and searched."""
     agent = await system.make_agent("openai/test-model")
     vectors.repeats = True
     system.model.respond(lambda _: say("I see."))
@@ -219,7 +219,7 @@ async def use_vectors(system: System, vectors: Vectors) -> list[str]:
 
 
 @pytest.mark.asyncio
-# In split mode each service logs for itself, and answers of one pass through others.
+# In split mode each service has its own log, and answers of a service pass through others.
 @pytest.mark.parametrize(
     "split",
     [pytest.param(False, id="single", marks=pytest.mark.slow), pytest.param(True, id="split")],

@@ -1,4 +1,4 @@
-"""The process that runs tools dies in the middle of a call."""
+"""Processes are killed while a tool call runs: tool execution, the tool runner, the gateway."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def short_nap() -> str:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that programs can write to, which are not root."""
+    """A folder that programs of other users can write to."""
     with open_folder() as path:
         yield path
 
 
 def service(strata: LiveSystem, name: str = "tool_execution") -> int:
-    """The process of a service, by default of the one that runs tools."""
+    """Returns the pid of a service, by default of tool execution."""
     (process,) = [
         child.pid
         for child in psutil.Process(strata.pid).children()
@@ -69,7 +69,7 @@ def service(strata: LiveSystem, name: str = "tool_execution") -> int:
 
 
 def workers(strata: LiveSystem) -> set[int]:
-    """The processes below the tool runner, each for one call; none while it is restarted."""
+    """Returns the pids below the tool runner, one for each call; none while it is restarted."""
     try:
         runner = psutil.Process(service(strata, "tool_runner"))
         return {child.pid for child in runner.children(recursive=True)}
@@ -78,7 +78,7 @@ def workers(strata: LiveSystem) -> set[int]:
 
 
 async def add_program(system: System, folder: Path) -> None:
-    """Adds the server whose tool leaves a line in a file and does not return."""
+    """Adds an MCP server whose tool writes a line to a file and never returns."""
     listed = folder / "tools.json"
     listed.write_text(json.dumps([tool("mark")]))
     command = [*program_command(), str(listed)]
@@ -104,7 +104,7 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     )
     marks = folder / "marks"
 
-    # The tool of the server has had its effect; what comes after it has not begun.
+    # Killed after the tool of the MCP server had its effect and before the next call began.
     mark = Call("marker__mark", {"file": str(marks)})
     system.model.script(Reply(calls=(mark, NOTE)), say("I cannot tell."))
     turn = asyncio.create_task(system.send(agent, "Mark it."))
@@ -122,7 +122,7 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     assert (await system.block(agent, "human")).value.count("Was there.") == 1
     await eventually(lambda: not any(map(psutil.pid_exists, tree)))
 
-    # The caller of a tool in the sandbox dies: the tool runner kills the call at once.
+    # Tool execution, the caller of the tool runner, dies: the runner kills the call immediately.
     idle = workers(split_live)
     system.model.script(call("nap"), say("Perhaps I slept."))
     stream = system.begin(agent, "Sleep.")
@@ -140,8 +140,8 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     assert tool_returns["nap"].status == message_pb2.TOOL_STATUS_UNKNOWN
     assert len(system.model.requests) == 4
 
-    # The tool runner itself dies in the middle of a call. Without hosts the tool had no effect
-    # outside of its sandbox, so that the outcome is known.
+    # The tool runner dies in the middle of a call. Without allowed hosts the tool had no effect
+    # outside of its sandbox, so the outcome is known.
     system.model.script(call("nap"), say("Perhaps I slept again."))
     stream = system.begin(agent, "Sleep again.")
     await stream.until("tool_started")
@@ -156,7 +156,8 @@ async def test_an_interrupted_call_is_unknown_and_nothing_runs_twice(
     assert len(system.model.requests) == 6
     await eventually(lambda: bool(workers(split_live)))
 
-    # So is code, and what it had called: the mark is made once, and nothing comes after it.
+    # Killed while code waits for a nested call: the call is made once, and the code does not
+    # continue.
     code = f"""
 memory_insert("human", "Before.")
 call_tool("marker__mark", file={str(marks)!r})
@@ -179,7 +180,8 @@ memory_insert("human", "After.")
     human = (await system.block(agent, "human")).value
     assert (human.count("Before."), human.count("After.")) == (1, 0)
 
-    # Who waits for another agent asks again, and finds the run that it has started.
+    # Killed while an agent waits for another agent: the repeated call joins the run that the
+    # first one has started.
     other = await system.make_agent()
     asking = await system.make_agent(tools=[ASK])
     held = asyncio.Event()
@@ -208,7 +210,7 @@ async def test_killing_the_gateway_cancels_no_tool_and_repeats_no_model_request(
     await system.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=SHORT_NAP))
     agent = await system.make_agent(tools=["short_nap", "memory_insert"])
 
-    # In the middle of a call, with another one behind it.
+    # Killed in the middle of a call that another call follows.
     system.model.script(Reply(calls=(Call("short_nap"), NOTE)), say("I am awake."))
     stream = system.begin(agent, "Sleep.", request_id="sleep")
     await stream.until("tool_started")
@@ -222,7 +224,7 @@ async def test_killing_the_gateway_cancels_no_tool_and_repeats_no_model_request(
     assert (await system.block(agent, "human")).value.count("Was there.") == 1
     assert len(system.model.requests) == 2
 
-    # In the middle of a reply.
+    # Killed in the middle of a reply.
     held = asyncio.Event()
     system.model.script(Reply(text="A long reply.", piece=2, held=held))
     stream = system.begin(agent, "Talk.", request_id="talk")
@@ -237,7 +239,7 @@ async def test_killing_the_gateway_cancels_no_tool_and_repeats_no_model_request(
 
 
 async def killed(strata: LiveSystem, name: str) -> None:
-    """Kills the process of a service and waits until there is another one."""
+    """Kills the process of a service and waits until a new process has replaced it."""
     before = service(strata, name)
     os.kill(before, signal.SIGKILL)
     async with asyncio.timeout(60):
@@ -251,7 +253,7 @@ async def killed(strata: LiveSystem, name: str) -> None:
 
 
 async def followed(system: System, broken: RunStream) -> RunEvents:
-    """Follows a run to its end whose stream broke; its events equal those that were seen."""
+    """Follows a run after its stream broke; asserts that events received before are unchanged."""
     run_id, seen = broken.run_id, [event for event in broken.events if event.sequence]
     async with asyncio.timeout(60):
         while True:

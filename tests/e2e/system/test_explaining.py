@@ -1,4 +1,4 @@
-"""Where the time of a real run went: a tool, a compaction, and everything around them."""
+"""`ExplainRun` divides the time of a real run between its parts, such as tool and compaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whole_system import System
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROUNDING_MS = 2
-"""Two times are cut to milliseconds."""
+"""Tolerance: two times are truncated to milliseconds."""
 
 
 async def test_parts_of_a_run_with_a_tool_and_a_compaction_add_up(system: System) -> None:

@@ -1,4 +1,4 @@
-"""Files through whole turns: uploaded by a person, opened and searched by the model."""
+"""Files in whole turns: uploaded by a user, opened and searched by the model."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_model_searches_files_by_pattern_and_by_meaning(
     assert "Whitby" in tool_return_of(moored)
     assert f"{folder.name}/boat.md" in tool_return_of(moored)
     assert "230 degrees" in tool_return_of(oven)
-    # Searching opens nothing and shows the model no other prompt.
+    # A search opens no file and does not change the prompt.
     assert directories(oven) == directories(grepped)
 
 
@@ -181,7 +181,7 @@ async def test_the_file_limits_of_the_agent_are_enforced(system: System, folder:
         second
     )
     assert directories(second).count('<file status="open"') == 1
-    # A limit that is raised later is used at once.
+    # A raised limit applies immediately.
     await system.agents.UpdateAgent(
         agent_pb.UpdateAgentRequest(
             agent_id=agent.id, max_files_open=2, per_file_view_window_char_limit=1_000

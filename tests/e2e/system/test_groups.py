@@ -39,7 +39,7 @@ def strata(system: System, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def speaking(names: dict[str, str]) -> Callable[[ModelCall], Step]:
-    """Each agent says what is scripted for the name in its system prompt."""
+    """Returns a model that replies with the text for the name in the agent's system prompt."""
 
     def answer(request: ModelCall) -> Step:
         return say(
@@ -91,13 +91,13 @@ async def test_a_group_is_created_shown_updated_used_and_deleted(
     assert {event["member"]["agentId"] for event in events if "member" in event} == set(
         ids.values()
     )
-    # Each agent's window has the messages of the other with its name, once.
+    # Each agent's window has the other agent's messages once, with the name of their author.
     agent = await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))
     log = await system.log(agent.agent)
     heard = [m for m in log if m.role == message_pb2.ROLE_USER and text_of(m) == "Take a tent."]
     assert len(heard) == 4
     assert all(m.name.startswith("Bo ") and m.group_id == group_id for m in heard)
-    # The model is shown the name.
+    # The name is part of the text for the model.
     assert any(
         "Bo " in message["content"] and "Take a tent." in message["content"]
         for request in system.model.requests
@@ -171,7 +171,7 @@ async def test_a_group_of_an_agent_and_its_memory_agent_is_answered_by_the_agent
 
 
 def scripted(steps: dict[str, list[Step]]) -> Callable[[ModelCall], Step]:
-    """Each agent takes its steps in order, by the name in its system prompt."""
+    """Returns a model that gives each agent its steps in order, by the name in its prompt."""
     left = {name: iter(own) for name, own in steps.items()}
 
     def answer(request: ModelCall) -> Step:
@@ -181,7 +181,7 @@ def scripted(steps: dict[str, list[Step]]) -> Callable[[ModelCall], Step]:
 
 
 def speakers(output: str) -> list[str]:
-    """The names above what was said, in order."""
+    """Returns the names of the speakers in the output of a command, in order."""
     return [line.split()[0] for line in output.splitlines() if line.endswith(":")]
 
 
@@ -226,7 +226,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     [returned] = [m["content"] for m in last.body["messages"] if m.get("role") == "tool"][-1:]
     assert "By train." in returned
     assert "On foot." in returned
-    # The members keep the question and their own answer, and see nothing else.
+    # The windows of the members hold the question and their own answer, and nothing else.
     agent = (await system.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=ids["Ada"]))).agent
     asked, answered = [m for m in await system.log(agent) if m.role != message_pb2.ROLE_SYSTEM]
     assert text_of(asked).endswith("How do we get there?")
@@ -239,7 +239,7 @@ async def test_a_manager_agent_asks_the_members_and_answers(
     assert sum(used) == run.usage.total_tokens
     steps = await system.runs.ListSteps(run_pb.ListStepsRequest(run_id=run.id))
     assert [step.step for step in steps.steps] == [1, 2, 3, 4]
-    # Outside of the group it has no such tool, and neither has the agent as it is stored.
+    # Outside the group the manager does not have this tool, and it is not stored with the agent.
     system.model.respond(
         scripted({"Max": [call("send_message", {"message": "Hi."})] if v2 else [say("Hi.")]})
     )
@@ -299,7 +299,7 @@ async def test_after_a_handover_the_other_member_keeps_the_conversation(
     assert f"holds the conversation: {agents['Bo'].name}" in shown
     done = await strata("chat", group_id, "-m", "And in rain?")
     assert speakers(done.out) == ["Bo"]
-    # An agent that is deleted loses the conversation to the first member.
+    # When the agent that had taken over is deleted, the first member takes over.
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agents["Bo"].id))
     shown = (await strata("show", group_id)).out
     assert f"holds the conversation: {agents['Ada'].name}" in shown

@@ -47,7 +47,7 @@ async def send(
 
 
 async def check_drawn(system: System, agent: agent_pb.Agent) -> None:
-    """Sends an image, has the tool draw another, and checks what model and client get."""
+    """Sends an image, calls the tool that draws another, and checks what model and client get."""
     model = system.model
     model.requests.clear()
     model.script(Reply(calls=(DRAW,)), say("Two squares."))

@@ -1,4 +1,4 @@
-"""A session without end: thousands of turns in a small window, not one of which may fail."""
+"""A long session: up to 2,000 turns in a small window, none of which may fail."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _WHOLE = 100_000
 
 @dataclass(frozen=True)
 class Plan:
-    """A session.
+    """The parameters of a session.
 
     Attributes:
-        window: Tokens, as the model server counts them.
-        turns: The last but one asks for the fact.
-        words: Most words of a message and of an answer.
-        measured: The turns whose cost is compared.
+        window: Size of the window in tokens, as the model server counts them.
+        turns: Number of turns; the last but one asks for the fact.
+        words: Maximum number of words in a message or an answer.
+        measured: The two turns whose costs are compared.
     """
 
     window: int
@@ -50,17 +50,17 @@ class Plan:
 
 @dataclass
 class Persona:
-    """Answers at length, calls tools with huge returns, and fails at summaries at times.
+    """A model with long answers, calls of tools with huge returns, and some failed summaries.
 
-    Now and then it says of a prompt that fits that it does not, as a model does whose window is
-    smaller than its maker says.
+    Sometimes it refuses a prompt that fits as too long, like a model whose window is smaller than
+    its documentation states.
 
     Attributes:
-        plan: The session.
-        most: Tokens of the longest prompt that came in.
-        refused: Prompts that were longer than the window.
-        fussy: Prompts that it refused for no reason.
-        summaries: How often a summary was asked for.
+        plan: The parameters of the session.
+        most: Tokens of the longest prompt received.
+        refused: Number of prompts that were longer than the window.
+        fussy: Number of prompts that it refused although they fit.
+        summaries: Number of requests for a summary.
     """
 
     plan: Plan
@@ -116,9 +116,9 @@ class Persona:
 
 
 def tokens_of(call: ModelCall) -> int:
-    """Counts a prompt: four bytes make a token.
+    """Returns the number of tokens of a prompt, at four bytes per token.
 
-    What JSON itself adds to the texts, no tokenizer sees.
+    The syntax of JSON is not counted, because a tokenizer gets the texts without it.
     """
     size = 0
     for message in call.body["messages"]:
@@ -132,18 +132,21 @@ def tokens_of(call: ModelCall) -> int:
 
 
 def _say(text: str) -> Reply:
-    # A delta for every few characters is tested elsewhere, and takes its time.
+    # One delta for the whole text: many small deltas are tested elsewhere, and take longer.
     return Reply(text=text, piece=_WHOLE)
 
 
 def range_of_measure(plan: Plan) -> set[int]:
-    """Turns that are plain, so that one of them can be measured: none compacts, none is first."""
+    """Returns the numbers of the turns with short messages, one of which is measured.
+
+    There are several for each measurement, because a turn that compacts cannot be measured.
+    """
     return {number for at in plan.measured for number in range(at - 3, at + 6)}
 
 
 @dataclass
 class Session:
-    """The turns, and what they showed."""
+    """A running session, with its compactions and measured costs."""
 
     system: System
     plan: Plan
@@ -153,7 +156,7 @@ class Session:
     costs: list[Cost] = field(default_factory=list)
 
     async def turn(self, number: int, text: str) -> RunEvents:
-        """One turn, which may not fail."""
+        """Runs one turn, which must succeed."""
         ran = await self.system.send(self.agent, f"Turn {number}. {text}")
         stop = ran.finished.stop_reason
         assert stop == event_pb.STOP_REASON_END_TURN, (number, ran.finished)
@@ -162,7 +165,7 @@ class Session:
         return ran
 
     async def run(self) -> RunEvents:
-        """All turns; returns the one that asks for the fact."""
+        """Runs all turns; returns the one that asks for the fact."""
         asking = self.plan.turns - 1
         asked: RunEvents | None = None
         for number in range(1, self.plan.turns + 1):
@@ -178,7 +181,7 @@ class Session:
         return asked
 
     async def _measured(self, number: int) -> None:
-        """Keeps the cost of the first turn from each place on that did not compact."""
+        """Measures a turn; keeps the cost of the first turn without compaction at each place."""
         place = next(i for i, at in enumerate(self.plan.measured) if number < at + 6)
         before = self.compactions
         with pytest.MonkeyPatch.context() as patch:
@@ -207,7 +210,7 @@ class Session:
 
 
 def returns_of(ran: RunEvents) -> list[Any]:
-    """The returns of the tools of a turn."""
+    """Returns the tool returns of a turn."""
     (tool_message,) = [message for message in ran.messages if message.role == message_pb2.ROLE_TOOL]
     returns = [json.loads(part.tool_return.content) for part in tool_message.parts]
     assert [tool_return["status"] for tool_return in returns] == ["OK"] * len(returns), returns
@@ -215,9 +218,10 @@ def returns_of(ran: RunEvents) -> list[Any]:
 
 
 def assert_alternates(log: Sequence[message_pb2.Message], turns: int) -> None:
-    """The system message, then for each turn: the user, perhaps calls and their returns, a reply.
+    """Asserts the order of messages: the system message, then the messages of each turn.
 
-    Summaries stand between, before the reply that they made space for.
+    A turn has the user's message, possibly calls with their returns, and a reply. A summary
+    precedes the reply for which it made space.
     """
     assert [message.sequence for message in log] == list(range(len(log)))
     names = [name for name in roles(log) if name != "summary"]
@@ -233,13 +237,13 @@ def assert_alternates(log: Sequence[message_pb2.Message], turns: int) -> None:
 
 
 async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) -> None:
-    """Runs a session and looks at all that must hold of it.
+    """Runs a session and checks its messages, searches, window sizes and costs.
 
     Args:
-        databases: Where its databases are made.
+        databases: Creates its databases.
         vectors: The vector engine.
-        plan: The session.
-        compactions: So many there must be at least.
+        plan: The parameters of the session.
+        compactions: The minimum number of compactions.
     """
     async with open_system(databases, vectors, Shape.IN_PROCESS) as system:
         persona = Persona(plan)
@@ -266,12 +270,12 @@ async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) ->
         assert any(FACT in message["content"] for message in expanded["messages"])
 
         assert session_.compactions >= compactions
-        assert persona.refused == 0, "the window was never over the limit"
+        assert persona.refused == 0, "no prompt exceeded the window"
         assert persona.most <= plan.window
         assert persona.fussy == (plan.turns - 1) // 70
         assert system.model.violations == []
         assert_alternates(log, plan.turns)
-        # A compaction leaves one summary, and each is one of the log.
+        # Each compaction stores one summary in the log.
         assert roles(log).count("summary") == session_.compactions
         young, old = session_.costs
         assert young.shape() == old.shape(), f"{young}\n{old}"

@@ -1,4 +1,4 @@
-"""Memory tools through whole turns: their returns, the next prompt, and the stored memory."""
+"""Memory tools in whole turns: their returns, the next prompt, and the stored memory."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_finishing_edits_ends_the_turn_as_the_prompt_states(system: System
         "</tool_rule>"
     ) in request.system
     assert (await system.block(agent, "human")).value == f"{FACTS}\nAge: 36"
-    # The conversation continues, and the edit is in view.
+    # The conversation continues, and its prompt shows the edit.
     system.model.script(say("36."))
     assert (await system.send(agent, "How old am I?")).text == "36."
     assert f"{FACTS}\nAge: 36" in system.model.requests[1].system
@@ -178,7 +178,7 @@ async def test_agent_without_the_finishing_tool_has_no_rule_about_it(system: Sys
 
 
 async def test_two_agents_rewrite_a_shared_block_and_nothing_is_lost(system: System) -> None:
-    """The second edit gets the text of the first in its error, and is repeated."""
+    """The error of the second edit contains the text of the first; the edit is then repeated."""
     first = await remembering_agent(system)
     shared = await system.block(first, "human")
     second = await remembering_agent(system, blocks=[], block_ids=[shared.id])
@@ -187,7 +187,7 @@ async def test_two_agents_rewrite_a_shared_block_and_nothing_is_lost(system: Sys
     agreed = "Name: Countess of Lovelace, or Mrs King\nCity: London"
 
     async def other_agent(request: ModelCall) -> None:
-        # While the first agent's model thinks, the second has a whole turn.
+        # While the first agent's model has not replied, the second agent has a whole turn.
         system.model.meanwhile = None
         await system.send(second, "She is the Countess of Lovelace, of London.")
 
@@ -206,7 +206,7 @@ async def test_two_agents_rewrite_a_shared_block_and_nothing_is_lost(system: Sys
     assert refused["status"] == "Failed"
     assert "changed by others" in refused["message"]
     assert theirs in refused["message"]
-    # The prompt shows it by then, too, so that the next edit builds on it.
+    # By then the prompt shows the other edit, too, so that the next edit can include it.
     assert theirs in system.model.requests[3].system
     assert returned(system.model.requests[4])[0]["status"] == "OK"
     assert (await system.block(first, "human")).value == agreed
@@ -241,7 +241,7 @@ async def test_two_agents_rewrite_different_lines_of_a_shared_block(system: Syst
 
 
 async def test_conflict_in_line_numbered_form_is_reported_too(system: System) -> None:
-    """What an Anthropic model saw with numbers is merged without them."""
+    """Anthropic models see numbered lines; the edits are merged without the numbers."""
     agent = await remembering_agent(system, "anthropic/test-model")
     block = await system.block(agent, "human")
 
@@ -287,7 +287,7 @@ async def test_a_passage_names_the_message_that_stored_it(system: System) -> Non
 
 
 async def test_tools_are_offered_in_the_order_in_which_they_were_written(system: System) -> None:
-    """A provider's prompt cache begins with them: no set or relation may shuffle them."""
+    """Tools are at the beginning of a provider's prompt cache, so their order must be stable."""
     written = ("memory_replace", "archival_memory_search", "memory_insert", "conversation_search")
     agent = await system.make_agent(tools=(*written, *reversed(written)), include_base_tools=False)
     other = await system.make_agent(tools=sorted(written), include_base_tools=False)
@@ -296,7 +296,7 @@ async def test_tools_are_offered_in_the_order_in_which_they_were_written(system:
     for one_agent in (agent, other, agent):
         system.model.script(call("conversation_search", {"query": "tea"}), say("No."))
         await system.send(one_agent, "Do I like tea?")
-    # What is changed beside them leaves them alone, and so does writing them again.
+    # Changing another field keeps the order, and so does writing the same tools again.
     for change in ({"description": "Likes tea."}, {"tools": agent_pb.NameList(names=written)}):
         request = agent_pb.UpdateAgentRequest(agent_id=agent.id, **change)
         assert tuple((await system.agents.UpdateAgent(request)).agent.tools) == written

@@ -1,4 +1,4 @@
-"""Keys that a project or an agent brings along, as the provider gets to see them."""
+"""API keys of a project or an agent for model providers, as the provider receives them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def put(system: System, provider: str, key: str, agent: agent_pb.Agent | N
 
 
 def key_of(call: ModelCall) -> str:
-    """The key in a request; no header has another one."""
+    """Returns the key of a request; asserts that no header has another key."""
     scheme, _, key = call.headers["authorization"].partition(" ")
     assert scheme == "Bearer"
-    # Compatible servers take the older header of Anthropic's, and get both.
+    # Servers compatible with Anthropic may accept only its older header, so they get both.
     expected = key if call.dialect == "anthropic" else None
     assert call.headers.get("x-api-key") == expected
     return key
@@ -114,7 +114,7 @@ async def test_a_stored_key_cannot_be_found_in_the_database(system: System) -> N
         rows = await connection.fetch("SELECT * FROM agent_loop.model_keys")
         assert agent.id in {row["agent_id"] for row in rows}
         assert all(b"needle" not in row["sealed"] for row in rows)
-        # One row moved to another agent opens nothing there.
+        # A row that is moved to another agent cannot be decrypted for it.
         other = await system.make_agent("openai/test-model")
         await connection.execute(
             "UPDATE agent_loop.model_keys SET agent_id = $2 WHERE agent_id = $1", agent.id, other.id
@@ -125,7 +125,7 @@ async def test_a_stored_key_cannot_be_found_in_the_database(system: System) -> N
     assert ran.finished.error.reason == "MODEL_AUTHENTICATION"
     assert "strata models key set openai" in ran.finished.error.message
     assert system.model.requests == []
-    assert len(await system.log(other)) == 2, "the messages are kept"
+    assert len(await system.log(other)) == 2, "the log holds the system message and the input"
 
 
 async def test_keys_are_deleted_with_their_agent(system: System) -> None:
@@ -163,7 +163,7 @@ async def test_text_that_is_not_a_header_value_is_not_a_key(system: System, key:
     assert key not in str(caught.value)
 
 
-async def test_stored_keys_cost_a_turn_no_statement(
+async def test_stored_keys_add_no_sql_statement_to_a_turn(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_events_at_the_end(monkeypatch)

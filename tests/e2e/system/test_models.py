@@ -1,4 +1,4 @@
-"""Streaming, tool calls and failures of the model, through the whole system in both dialects."""
+"""Streaming, tool calls and failures of the model, in the whole system and both dialects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def agent_on(system: System, dialect: Dialect) -> agent_pb.Agent:
 async def test_reply_is_streamed_as_it_is_stored(system: System, dialect: Dialect) -> None:
     agent = await agent_on(system, dialect)
     text = "Grüße aus dem Norden, wo die Tage kurz sind. ☃"
-    # Pieces that arrive together are sent as one.
+    # Deltas that arrive at the same time are sent as one.
     system.model.script(say(text, piece=3, usage=(120, 30), pause=0.02))
 
     ran = await system.send(agent, "Hello!")
@@ -108,7 +108,7 @@ async def test_calls_of_one_reply_are_all_run_and_returned_in_order(
 
 @dataclass(frozen=True)
 class Failure:
-    """What the model does, and how the run ends."""
+    """The scripted failure of the model, and the expected end of the run."""
 
     steps: Sequence[Step]
     reason: str
@@ -118,7 +118,7 @@ class Failure:
 
 
 def _at_once(fault: Fault) -> Fault:
-    """Repeated without a pause, which the provider may ask for."""
+    """Returns a fault with ``Retry-After: 0``, so that the request is repeated without a pause."""
     return replace(fault, headers={"retry-after": "0"})
 
 

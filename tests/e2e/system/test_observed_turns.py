@@ -1,4 +1,4 @@
-"""What an operator sees of turns, in one process and split: metrics, traces and logs."""
+"""Metrics, traces and logs of turns, in one process and in split mode."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALLS = (
 
 
 async def turn_over_http(strata: LiveSystem, system: System, agent: str, **headers: str) -> str:
-    """Has a turn at the announced port; returns the reply."""
+    """Runs a turn at the announced HTTP port; returns the reply."""
     runtime = DataFolder(strata.data).running()
     assert runtime is not None
     assert f"HTTP: {runtime.http_url}" in strata.log
@@ -65,18 +65,18 @@ def services_with_connections(read: Scrape) -> set[str]:
 
 @dataclass
 class Observed:
-    """What was seen of three turns.
+    """Everything that was observed of three turns.
 
     Attributes:
-        split: Whether each service had a process of its own.
+        split: Whether each service had its own process.
         replies: The replies of the turns.
         metrics: The metrics of each process after the second turn.
-        collector: What was exported of the turns: the second one is sampled by the client, the
-            first one is not, and during the third one there is no collector.
-        top: What `strata top --once` printed after the second turn.
-        log: What the processes printed, at level DEBUG.
+        collector: The exported spans. The client samples the second turn but not the first;
+            during the third turn the collector is down.
+        top: Output of `strata top --once` after the second turn.
+        log: Output of the processes, at level DEBUG.
         key: The API key of the client.
-        exit_code: How it ended.
+        exit_code: Exit code of the main process.
     """
 
     split: bool
@@ -90,7 +90,7 @@ class Observed:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The lines of the log: all that is not a notice of `strata up` for a person."""
+        """The log lines, without the notices that `strata up` prints for people."""
         return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
 
     @property
@@ -125,7 +125,7 @@ async def observe(folder: Path, *, split: bool) -> Observed:
                 await collector.ended("invoke_agent")
                 seen.metrics = await scrapes(strata)
                 seen.top = await run_command("top", "--once", *TOP, str(strata.data))
-                # Every process has sent its batch by now, or sends it within one interval.
+                # Every process has sent its batch of spans, or sends it within one interval.
                 await all_services(collector)
             except BaseException:
                 await strata.close()

@@ -23,7 +23,7 @@ Run = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def command_line(live: LiveSystem) -> Run:
-    """Runs a command on the data folder, in a thread with an event loop of its own."""
+    """Runs a command on the data folder, in a thread with its own event loop."""
     runner = CliRunner(env={"STRATA_ADDRESS": "", "STRATA_API_KEY": ""})
 
     async def run(*arguments: str, env: dict[str, str] | None = None) -> Any:
@@ -61,7 +61,7 @@ async def test_projects_and_keys_can_be_managed_with_the_organization_key_of_the
     secret = key.stdout.strip()
     assert secret.startswith("sk-strata-")
     assert "admin, read" in key.stderr
-    # That key manages its own project, and not the one of the folder.
+    # The key of the new project manages that project, and not the project of the folder.
     own = await strata("keys", "list", "--json", "--api-key", secret)
     [shown] = json.loads(own.stdout)["apiKeys"]
     assert (shown["name"], shown["scopes"]) == ("ci", ["admin", "read"])
@@ -124,7 +124,7 @@ async def test_organizations_have_keys_of_their_own(single_live: LiveSystem) -> 
     )
     assert made.exit_code == 0, made.output
     theirs = {"STRATA_ORGANIZATION_KEY": made.stdout.strip()}
-    # The variable does not count for a folder that is named; the option does.
+    # If a folder is named, the variable for the organization key is ignored; the option is used.
     with_key = ("--organization-key", made.stdout.strip())
     assert (await strata("projects", "create", "theirs", *with_key)).exit_code == 0
     names = (await strata("projects", "list", *with_key)).stdout
@@ -139,7 +139,7 @@ async def test_organizations_have_keys_of_their_own(single_live: LiveSystem) -> 
     assert "CREDENTIALS_INVALID" in (await strata("projects", "list", *with_key)).stderr
 
 
-async def test_a_folder_of_the_release_before_gets_an_organization_key(
+async def test_a_folder_of_the_previous_release_gets_an_organization_key(
     single_live: LiveSystem,
 ) -> None:
     live, system = single_live, single_live.connect()
@@ -148,7 +148,7 @@ async def test_a_folder_of_the_release_before_gets_an_organization_key(
     assert await live.stop() == 0
     secrets = live.data / "secrets"
     api_key, master_key = (secrets / "api-key").read_text(), (secrets / "master-key").read_text()
-    # As the release before left it: no organization key, one master key for both services.
+    # The state of the previous release: no organization key, one master key for both services.
     for name in ("organization-key", "tool-master-key"):
         (secrets / name).unlink()
     system = await live.start_system()

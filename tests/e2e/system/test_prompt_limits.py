@@ -1,4 +1,4 @@
-"""An agent in a small window: too large edits are refused, and the turn continues."""
+"""An agent in a small window: edits that are too large are refused, and the turn continues."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# The smallest that there is, about 4,000 tokens.
+# The smallest allowed window, about 4,000 tokens.
 TINY = 4_096
-# For that one, even at twelve bytes a token; not for one of 32,000 tokens at two.
+# Bytes that exceed the tiny window even at 12 bytes per token, but fit a window of 32,000 tokens
+# even at 2 bytes per token.
 TOO_MUCH = 36_000
 
 
@@ -45,7 +46,7 @@ async def write(system: System, agent: agent_pb.Agent, value: str) -> None:
 
 
 async def fill(system: System, agent: agent_pb.Agent, spare: int) -> str:
-    """Fills an agent's memory through the API until so many bytes are free."""
+    """Fills an agent's memory through the API until `spare` bytes are free."""
     error = await exceeded_window(write(system, agent, "x" * TOO_MUCH))
     over = int(error.metadata["size"]) - int(error.metadata["limit"])
     value = "x" * (TOO_MUCH - over - spare)
@@ -80,7 +81,7 @@ async def test_a_model_that_exceeds_a_block_limit_gets_an_error_and_continues(
             say("Noted, after tidying up."),
         )
     )
-    # So full, the window may have to be compacted at any step: summaries are asked for as well.
+    # The window is so full that any step may compact it, so requests for summaries may follow.
     system.model.respond(lambda asked: next(steps) if "tools" in asked.body else say("- Talk."))
     ran = await system.send(agent, "I like tea, " + "really. " * 30)
 
@@ -109,7 +110,7 @@ async def test_an_agent_with_full_memory_can_still_converse(system: System) -> N
         assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, ran.finished
         request = next(r for r in reversed(system.model.requests) if "tools" in r.body)
         assert full in request.system
-        assert request.last_text.strip() == line.strip(), "the user's message is sent whole"
+        assert request.last_text.strip() == line.strip(), "the user's message is sent completely"
 
 
 async def test_a_window_that_is_too_small_is_refused_and_changes_nothing(system: System) -> None:

@@ -1,4 +1,4 @@
-"""It remembers: what was learnt before `kill -9` is known after it, each fact from its tier."""
+"""Facts stored before `kill -9` are retrieved after the restart, each from its memory tier."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUESTION = "Who am I, where is my boat, and which colour do I like?"
 
 
 async def tell(system: System, agent: agent_pb.Agent) -> None:
-    """One session, three facts: to a block, to archival memory, and only said."""
+    """Sends three facts: one for a block, one for archival memory, one that stays in the log."""
     system.model.script(
         call("memory_insert", {"label": "human", "new_str": IN_BLOCK}),
         say("Pleased to meet you."),
@@ -37,7 +37,7 @@ async def tell(system: System, agent: agent_pb.Agent) -> None:
 
 
 def searching_model(request: ModelCall) -> Step:
-    """Looks each fact up where it belongs, and answers from what it found there alone."""
+    """A model that searches each fact in its tier, and answers only from the results."""
     if not request.answered:
         return Reply(
             calls=(
@@ -89,7 +89,7 @@ async def test_three_facts_are_remembered_after_all_processes_are_killed(
     live.model.requests.clear()
     live.model.respond(searching_model)
 
-    # In the old conversation, and in a new one whose window holds nothing of what was said.
+    # Asked in the old conversation, and in a new one whose window has none of these messages.
     created = await system.agents.CreateConversation(
         agent_pb.CreateConversationRequest(agent_id=agent.id)
     )
@@ -107,7 +107,7 @@ async def test_three_facts_are_remembered_after_all_processes_are_killed(
     assert await live.stop() == 0
 
 
-# In CI, tests/faults/test_death_of_the_whole.py kills a Strata in a turn.
+# Slow only: in CI, tests/faults/test_death_of_the_whole.py kills a Strata in a turn.
 @pytest.mark.slow
 async def test_a_turn_resumes_after_all_processes_are_killed(
     live: LiveSystem,

@@ -1,4 +1,4 @@
-"""Which process of a split Strata holds which secret."""
+"""In split mode each process gets only the secrets that it needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 STORING = {"gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"}
 ALL = STORING | {"tool_runner"}
 
-# File in the folder of secrets to the services that are given it.
+# Maps each file in the folder of secrets to the services that get its content.
 HOLDERS: Mapping[str, set[str]] = {
     "token-signing-key": {"gateway"},
     "key-pepper": {"gateway"},
@@ -29,14 +29,17 @@ HOLDERS: Mapping[str, set[str]] = {
 
 
 def service_of(process: psutil.Process) -> tuple[str, bool]:
-    """The service that a process is or was started by, and whether it is the service itself."""
+    """Returns the service of a process, and whether the process is the service itself.
+
+    Other processes belong to the service that has started them.
+    """
     try:
         for place, ancestor in enumerate((process, *process.parents())):
             for word in ancestor.cmdline():
                 if word.startswith("strata.") and word.endswith(".main"):
                     return word.split(".")[1], place == 0
     except psutil.NoSuchProcess:
-        # One that ran code of a tool, and has ended.
+        # A process that ran code of a tool, and has ended.
         pass
     return "", False
 
@@ -64,7 +67,7 @@ async def test_each_process_gets_the_secrets_that_it_needs(split_live: LiveSyste
     assert ("tool_runner", False) in services.values()
     secrets = {name: (strata.data / "secrets" / name).read_text() for name in HOLDERS}
     for name, holders in HOLDERS.items():
-        # Of a PEM text the line that tells it from others.
+        # The first line of a PEM text is the same in every key, so the second one is compared.
         lines = secrets[name].splitlines()
         text = lines[1] if lines[0].startswith("-----") else lines[0]
         actual = {services[process] for process, env in seen.items() if text in env}

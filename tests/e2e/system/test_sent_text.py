@@ -1,4 +1,4 @@
-"""What send_message sends is the agent's text: live, resumed, and in lists of messages."""
+"""Text sent with send_message appears as the agent's text: in streams and lists of messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def listed(system: System, agent: agent_pb.Agent, **fields: Any) -> list[m
 
 
 def names_of(messages: list[message_pb2.Message]) -> set[str]:
-    """The tools that messages call, or have returns of."""
+    """Returns the names of the tools in the calls and returns of messages."""
     parts = [part for message in messages for part in message.parts]
     return {part.tool_call.name for part in parts if part.HasField("tool_call")} | {
         part.tool_return.name for part in parts if part.HasField("tool_return")
@@ -61,7 +61,7 @@ async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -
     assert (text, thoughts) == (LONG, ["She is back."])
     assert names_of(ran.messages) == set()
     assert not {"tool_started", "tool_finished", "tool_call_delta"} & set(ran.kinds)
-    # The text beside the call came first, and was taken back.
+    # The text beside the call was streamed first, and then withdrawn.
     snapshot = next(e.text_snapshot for e in ran.events if e.HasField("text_snapshot"))
     assert (snapshot.text, snapshot.reasoning) == ("", "She is back.")
     deltas = [event.text_delta.text for event in ran.events if event.HasField("text_delta")]
@@ -76,7 +76,7 @@ async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -
     assert names_of(newest) == set()
 
 
-async def test_client_may_ask_for_the_calls_as_they_are(system: System) -> None:
+async def test_client_can_request_the_calls_unchanged(system: System) -> None:
     agent = await v2_agent(system)
     system.model.script(sends("Hello."))
     ran = await system.send(agent, "Hello?", send_message_as_text=False)
@@ -89,7 +89,7 @@ async def test_client_may_ask_for_the_calls_as_they_are(system: System) -> None:
     assert names_of(calls) == {"send_message"}
     assert calls[-1].role == message_pb2.ROLE_TOOL
     assert texts[-1].parts[-1].text.text == "Hello."
-    # The call and the return of the first messages of the agent are folded as well.
+    # The call and the return in the agent's initial messages are shown as text as well.
     assert len(calls) == len(texts) + 2
     assert calls[-2].id == texts[-1].id
 

@@ -1,4 +1,4 @@
-"""A tool from a file, with the command line and an agent that uses it."""
+"""Tools from files: stored with the command line and used by an agent."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_tool_from_a_file_is_tried_attached_to_an_agent_and_deleted(
     code, _, err = await strata(system, "tools", "delete", "roll_dice")
     assert code == 0, err
     assert (await strata(system, "tools", "delete", "roll_dice"))[0] == 1
-    # Agents that had it continue without it.
+    # Agents to which the tool was attached continue without it.
     system.model.script(Reply(calls=(Call("roll_dice", {}),)), say("I have no dice."))
     ran = await system.send(agent, "Roll it again.")
     assert ran.text == "I have no dice."

@@ -1,7 +1,8 @@
-"""Sets the clock of a service wrong by ``STRATA_TEST_CLOCK_SKEW_S`` seconds.
+"""Shifts the clock of a service by ``STRATA_TEST_CLOCK_SKEW_S`` seconds.
 
-On the path of a process that the cluster of the fault tests starts; every service takes the time
-from `strata.shared.clock.SystemClock`.
+The cluster of the fault tests puts this folder on the import path of the processes it starts, so
+that Python imports this module first. Services read the time from
+`strata.shared.clock.SystemClock`, which is replaced here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared helpers of the attacks, as source code that runs in the jail."""
+"""Helpers that attacks share, as source code that runs in the jail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(path, count=65536):
 
 
 def source(body: str) -> str:
-    """Returns the source of a tool ``f`` with the helpers before it."""
+    """Returns the source of a tool ``f``, preceded by the helpers."""
     return TRY + textwrap.dedent(body)
 
 

@@ -1,4 +1,4 @@
-"""Finds the descendants of a process; engines of other tests are children of this process, too."""
+"""Finds child processes and their descendants; some children are engines of other tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def children() -> set[int]:
 
 
 def descendants(besides: AbstractSet[int]) -> set[int]:
-    """Returns the running descendants of this process, without those of some children."""
+    """Returns the running descendants of this process, without `besides` and their descendants."""
     processes = set()
     for child in psutil.Process().children():
         if child.pid not in besides:

@@ -33,7 +33,7 @@ def interpreter() -> str:
 
 
 async def started(config: JailConfig | None = None) -> JailSandbox:
-    """Returns a sandbox in the test's process; skips the test if the machine isolates nothing."""
+    """Returns a sandbox in the test's process; skips the test if no isolation is available."""
     sandbox = await JailSandbox.start(config)
     if sandbox.isolation is Isolation.NONE:
         await sandbox.close()

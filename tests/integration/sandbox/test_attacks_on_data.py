@@ -271,7 +271,7 @@ def test_nothing_is_written_outside_the_scratch_folder(jail: Worker, open_file: 
 
 
 def test_files_of_the_services_own_user_cannot_be_changed(jail: Worker) -> None:
-    """Without a separate user the tool owns the service's files."""
+    """Without a separate user, a tool runs as the owner of the service's files."""
     path = Path(f"/var/tmp/strata-test-owned-{os.getpid()}")
     path.write_text("x")
     if os.geteuid() == 0:

@@ -8,7 +8,7 @@ from integration.sandbox.jails import Worker
 from strata.shared.sandbox import Isolation
 from strata.tool_runner.sandbox.program import syscalls
 
-# asm/unistd_64.h and asm-generic/unistd.h: what no tool needs, and exploits do.
+# From asm/unistd_64.h and asm-generic/unistd.h: calls that exploits need and tools do not.
 DANGEROUS = {
     "x86_64": {
         "ptrace": 101, "syslog": 103, "mount": 165, "umount2": 166, "swapon": 167, "reboot": 169,

@@ -125,7 +125,7 @@ def test_files_are_copied_and_sent_without_the_calls_that_keep_pages(jail: Worke
 
 
 def test_shared_memory_outside_files_cannot_be_made(jail: Worker) -> None:
-    """Partly unmapped or discarded, it counts for no process but stays allocated."""
+    """Such memory, partly unmapped or discarded, counts for no process but stays allocated."""
     body = """
     import mmap
     def f():
@@ -200,12 +200,12 @@ def test_files_of_the_host_cannot_be_locked(jail: Worker) -> None:
         result = jail.value(source(body), {"path": path})
     finally:
         output, _ = probe.communicate()
-    # Locks by fcntl are granted and not taken: see docs/decisions/0093.
+    # Locks by fcntl report success but do not lock: see docs/decisions/0093.
     assert result == ["stopped", "stopped", "got", "stopped"]
     assert output.strip() == "free"
 
 
-# Tries to take what the call would hold, again and again while the call runs.
+# Tries repeatedly, while the call runs, to take the locks that the call would hold.
 _PROBE = """
 import fcntl, os, sys, time
 seen = "free"

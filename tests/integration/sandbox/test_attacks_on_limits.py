@@ -13,7 +13,7 @@ from strata.shared.sandbox import MIB, Isolation, RunStatus
 from strata.tool_runner.sandbox.program import syscalls
 
 
-def test_a_fork_bomb_is_ended_and_named(jail: Worker) -> None:
+def test_a_fork_bomb_is_ended_and_reported(jail: Worker) -> None:
     body = """
     def f():
         while True:
@@ -28,12 +28,12 @@ def test_a_fork_bomb_is_ended_and_named(jail: Worker) -> None:
         assert result.status is RunStatus.PROCESSES
         assert "20" in result.detail
     else:
-        # It cannot fork at all, and tries until its time is over.
+        # Every fork fails, and the call tries until its time limit.
         assert result.status is RunStatus.TIMEOUT
     alone(jail)
 
 
-def test_a_thread_bomb_is_ended_and_named(jail: Worker) -> None:
+def test_a_thread_bomb_is_ended_and_reported(jail: Worker) -> None:
     body = """
     def f():
         # At least PTHREAD_STACK_MIN, which is 131072 on aarch64.
@@ -49,7 +49,7 @@ def test_a_thread_bomb_is_ended_and_named(jail: Worker) -> None:
     alone(jail)
 
 
-def test_a_memory_bomb_is_named(jail: Worker) -> None:
+def test_a_memory_bomb_is_ended_and_reported(jail: Worker) -> None:
     result = jail.run(
         "def f():\n    return len(bytearray(10**10))", limits={"memory_bytes": 256 * MIB}
     )
@@ -197,7 +197,7 @@ def test_output_over_the_limit_is_truncated_and_the_call_continues(jail: Worker)
         'def f():\n    print("é" * 100_000)\n    return 1', limits={"output_bytes": 50_001}
     )
     assert (result.status, result.value_json) == (RunStatus.OK, "1")
-    # A cut in the middle of a character leaves it out.
+    # A character in the middle of which the output is truncated is removed.
     assert result.stdout == "é" * 25_000
     assert "Standard output was cut" in result.detail
 
@@ -230,7 +230,7 @@ def test_a_busy_loop_that_ignores_signals_is_ended(jail: Worker) -> None:
     assert result.status is RunStatus.TIMEOUT
 
 
-def test_processor_time_is_limited_and_named(jail: Worker) -> None:
+def test_processor_time_is_limited_and_reported(jail: Worker) -> None:
     result = jail.run("def f():\n    while True:\n        pass", limits={"cpu_seconds": 1})
     assert result.status is RunStatus.CPU, result
     assert "1 seconds of CPU time" in result.detail
@@ -260,7 +260,7 @@ def test_a_daemon_does_not_outlive_the_call(jail: Worker) -> None:
     no_process_has(mark)
 
 
-def test_threads_do_not_keep_a_call(jail: Worker) -> None:
+def test_running_threads_do_not_delay_the_end_of_a_call(jail: Worker) -> None:
     body = """
     def f():
         for _ in range(5):

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - sources of tools
-"""Attacks that hide the resource use of a call, outlive it, or watch other processes."""
+"""Attacks that hide the resource use of a call, outlive the call, or watch other processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from integration.sandbox.jails import Worker
 from strata.shared.sandbox import MIB, Isolation, RunStatus
 from strata.tool_runner.sandbox.program import syscalls
 
-# Each keeps many times the disk that the call has, in files without a name; `hide` is called with
-# an open file of 4 MiB.
+# Each attack keeps many times the disk space of the call in files without a name; `hide` gets an
+# open file of 4 MiB.
 HOARD = """
 import mmap
 def f():
@@ -89,7 +89,7 @@ HIDING = {
 def test_disk_space_of_a_call_cannot_be_hidden(jail: Worker, way: str) -> None:
     body = source(HOARD) + source(HIDING[way]).replace("EXIT", str(syscalls.number("exit")))
     result = jail.run(body, limits={"disk_bytes": 16 * MIB, "wall_seconds": 6.0})
-    # Stopped by the kernel (no space, or the way itself is refused) or by the watchdog.
+    # The attack is stopped by the kernel (no space, or the system call is refused) or the watchdog.
     assert result.status in {RunStatus.TOOL_ERROR, RunStatus.KILLED, RunStatus.TIMEOUT}, result
     assert "all kept" not in result.stdout
     alone(jail)
@@ -159,7 +159,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["namespaces", "landlock"])
 def test_a_call_does_not_outlive_a_service_that_is_killed(restricted: bool) -> None:
-    """A call must end with its service: afterwards nothing could end it."""
+    """A call must end with its service, because no other process could end it afterwards."""
     worker = Worker(other_user=False, restricted=restricted)
     if worker.level is not (Isolation.LANDLOCK if restricted else Isolation.NAMESPACES):
         worker.close()

@@ -14,7 +14,7 @@ from integration.sandbox.jails import Worker
 from strata.shared.sandbox import MIB, Isolation, RunStatus
 from strata.tool_runner.sandbox.program import syscalls
 
-# What the first list leaves out. The numbers above 423 are those of every machine.
+# Calls that the first list omits. Numbers above 423 are the same on every machine.
 EVERYWHERE = {
     "pidfd_send_signal": 424, "io_uring_enter": 426, "io_uring_register": 427, "fsconfig": 431,
     "fspick": 433, "process_madvise": 440, "quotactl_fd": 443, "process_mrelease": 448,
@@ -47,7 +47,7 @@ MORE = {
         "connect": 203,
     },
 }  # fmt: skip
-# Not dangerous: harmless ones of the lists above that a table may name for libraries.
+# Harmless calls of the lists above, which a table may allow because libraries need them.
 HARMLESS = {"signalfd"}
 
 
@@ -59,7 +59,7 @@ def test_more_system_calls_are_refused(jail: Worker) -> None:
     refused = {**EVERYWHERE, **MORE[syscalls.machine()]}
     calls = {n: c for n, c in {**refused, **NEW}.items() if n not in HARMLESS}
     result = jail.value(source(body), {"calls": calls})
-    # What is newer than the tables is answered as a kernel would that does not know it.
+    # Calls newer than the tables fail with ENOSYS, as on a kernel without them.
     wanted = {name: -38 if name in NEW else -1 for name in calls}
     assert result == wanted
 
@@ -248,7 +248,7 @@ def test_every_unusual_end_has_a_clear_status(jail: Worker, name: str) -> None:
     body, status = ENDS[name]
     result = jail.run(source("") + body + "\n", "", limits={"wall_seconds": 8.0})
     if name in ("an alarm", "stops itself", "a trap") and jail.level is Isolation.NAMESPACES:
-        # The first process of a namespace is not ended by its own signals.
+        # A signal that the first process of a namespace sends to itself does not end it.
         assert result.status in {status, RunStatus.OK}, result
     else:
         assert result.status is status, result

@@ -39,7 +39,7 @@ def test_every_end_has_a_clear_status(
     limits = {"memory_bytes": 150 * MIB, "wall_seconds": 1.5 if status is None else 50.0}
     result = jail.run(source(f"def f():\n    {body}\n"), limits=limits)
     if status is None:
-        # Without a limit of depth: whichever other it meets first.
+        # Without a limit of recursion depth, the call reaches one of the other limits.
         ends = {RunStatus.KILLED, RunStatus.TOOL_ERROR, RunStatus.MEMORY, RunStatus.TIMEOUT}
         assert result.status in ends
     else:
@@ -135,7 +135,7 @@ def test_return_values_are_converted(jail: Worker) -> None:
     ]  # fmt: skip
 
 
-def test_a_large_value_is_refused_and_named(jail: Worker) -> None:
+def test_a_large_value_is_refused_and_reported(jail: Worker) -> None:
     result = jail.run("def f():\n    return 'x' * 100_000_000")
     assert result.status is RunStatus.RESULT_TOO_LARGE
     assert "4 MiB" in result.detail
@@ -197,7 +197,7 @@ def test_an_incomplete_answer_ends_at_the_time_limit(jail: Worker) -> None:
     assert result.status is RunStatus.TIMEOUT
 
 
-def test_a_poisoned_interpreter_is_not_the_next_calls(jail: Worker) -> None:
+def test_a_changed_interpreter_does_not_affect_the_next_call(jail: Worker) -> None:
     body = """
     import builtins
     def f():
@@ -237,7 +237,7 @@ def test_a_deep_and_closed_scratch_folder_is_removed(jail: Worker) -> None:
     """
     assert jail.value(source(body)) == 1
     left = [p.name for p in Path("/tmp").iterdir() if p.name.startswith("strata-call-")]
-    # What waits for its call has a folder already.
+    # Spare processes, which wait for a call, already have their folders.
     assert len(left) < 60
     for path in left:
         try:
@@ -247,7 +247,7 @@ def test_a_deep_and_closed_scratch_folder_is_removed(jail: Worker) -> None:
 
 
 def test_a_call_that_cannot_be_confined_is_refused(jail: Worker) -> None:
-    """If a step of the confinement fails, the call must not be made."""
+    """If a step of the confinement fails, the code of the call must not run."""
     result = jail.run("def f():\n    return 1", limits={"memory_bytes": 2**70})
     assert result.status is RunStatus.REFUSED, result
     assert "locked" in result.detail

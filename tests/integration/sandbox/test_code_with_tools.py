@@ -123,7 +123,9 @@ async def test_builtins_stay_available_and_tool_calls_are_counted(sandbox: JailS
     assert [name for name, _ in asked.calls] == ["add", "add", "fails"]
 
 
-async def test_an_interrupted_question_is_not_answered_by_the_next(sandbox: JailSandbox) -> None:
+async def test_an_interrupted_nested_call_does_not_get_the_return_of_the_next(
+    sandbox: JailSandbox,
+) -> None:
     code = """
 import signal
 class Late(Exception): pass
@@ -147,7 +149,7 @@ add(1, 2)
         ("while True:\n    try:\n        add(1, 2)\n    except ToolError: pass",
          f"it called tools {MAX_CALLS} times"),
         ("call_tool('gone')", "Nobody is there."),
-        # What stands around the code is the code's to change: what it sends is believed as little.
+        # Code can change the module around it, so messages from there are not trusted either.
         ("call_tool.__globals__['_strata_ask'](7)", "'error'"),
         ("call_tool.__globals__['_strata_ask']({'name': 1, 'arguments': []})", "'error'"),
         ("call_tool('add', a='x' * 300_000, b='')", "longer than 262,144 characters"),

@@ -27,7 +27,7 @@ from wheel_files import make_wheel
 
 
 class Counting(Builder):
-    """Counts the builds of all instances together."""
+    """Environments that count the builds of all instances."""
 
     built = 0
 
@@ -79,7 +79,7 @@ def age(path: str | Path, days: float) -> None:
 async def test_concurrent_requests_build_an_environment_once(
     environments: Environments, tmp_path: Path, builder: Builder
 ) -> None:
-    # Another process has locks of its own; so has another instance.
+    # Another instance has its own locks, like another process.
     other = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
     asking = [provider.folder(["alpha"]) for provider in (environments, other) for _ in range(4)]
     folders = set(await asyncio.gather(*asking))
@@ -166,7 +166,7 @@ async def test_a_failed_build_leaves_nothing_and_can_be_repeated(
 async def test_a_build_over_a_limit_fails_and_the_limit_is_named(
     tmp_path: Path, builder: Builder, limits: BuildLimits, problem: str, temporary: bool
 ) -> None:
-    # Small when packed, large when unpacked.
+    # The wheel is small when packed and large when unpacked.
     many = {f"large/{n}.txt": b"0" * 500_000 for n in range(10)}
     make_wheel(tmp_path / "wheels", "large", files=many)
     bounded = replace(builder, limits=limits)
@@ -229,7 +229,7 @@ async def test_unused_environments_are_removed_and_built_again_when_needed(
     kept, gone = [await environments.folder([name]) for name in ("alpha", "beta")]
     for folder in (kept, gone):
         age(folder, 31)
-    # Using one notes the time.
+    # Using an environment updates its time of last use.
     assert await environments.folder(["alpha"]) == kept
     environments.remove_unused()
     assert left(environments) == [Path(kept).name]

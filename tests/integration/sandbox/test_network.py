@@ -139,7 +139,7 @@ async def test_hosts_of_the_list_are_reached_by_http_and_https(place: Place) -> 
         f"https://A.B.example.org.:{place.secure.port}/",
     ]
     responses = await place.get(*urls)
-    # The certificate is not one of a name with a final dot; the proxy let it through.
+    # The proxy forwards a name with a final dot, but the certificate may not match such a name.
     last = responses.pop(urls[-1])
     assert responses == {url: [200, "hello"] for url in urls[:-1]}
     assert last == [200, "hello"] or "CERTIFICATE" in last[1].upper()
@@ -231,7 +231,7 @@ async def test_no_other_network_access_is_possible(place: Place) -> None:
 
 
 async def test_sockets_of_other_kinds_cannot_be_created(place: Place) -> None:
-    """Tests the filter alone: neither namespaces nor Landlock refuse these."""
+    """Tests the seccomp filter only: neither namespaces nor Landlock refuse these sockets."""
     body = """
     def f():
         def fast_open():
@@ -285,7 +285,7 @@ async def test_endless_and_slow_answers_are_cut_with_an_error(place: Place) -> N
     place.plain.answers.update({"/endless": endless, "/silent": silent})
     many, none = (place.plain.url(path, "api.example.com") for path in ("/endless", "/silent"))
     responses = await place.get(many, place.plain.url("/", "api.example.com"))
-    # What is cut is an error, and never a shorter answer.
+    # A truncated answer is an error, never a shorter answer.
     assert responses[many][0] == 0
     assert responses[place.plain.url("/", "api.example.com")][0] == 429
     result = await place.run(
@@ -329,7 +329,7 @@ async def test_nothing_is_left_of_a_hundred_calls() -> None:
         me = psutil.Process()
 
         async def count() -> tuple[int, int]:
-            # Until the processes that wait for the next call are there again.
+            # Wait until the spare processes for the next calls have been started again.
             for _ in range(200):
                 seen = me.num_fds(), len(descendants(engines))
                 await asyncio.sleep(0.02)
@@ -345,7 +345,7 @@ async def test_nothing_is_left_of_a_hundred_calls() -> None:
                 assert {r.value_json for r in results} == {'"HTTP/1.1 200 OK"'}
             for _ in range(200):
                 after = await count()
-                # Fewer descriptors: connections of other tests that end while this one runs.
+                # There may be fewer descriptors, because connections of other tests end meanwhile.
                 if after[0] <= before[0] and after[1] == before[1]:
                     break
             assert after[0] <= before[0]

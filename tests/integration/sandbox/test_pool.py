@@ -51,7 +51,7 @@ def mounts() -> int:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    # Its own: in that of all, other tests' calls have their folders at the same time.
+    # A separate folder: the shared one may contain the folders of other tests' calls.
     with tempfile.TemporaryDirectory(prefix="strata-test-") as name:
         Path(name).chmod(0o711)
         yield Path(name)
@@ -81,7 +81,7 @@ async def test_nothing_is_left_after_many_calls(root: Path, calls_made: int) -> 
             assert (await sandbox.run(messy)).value_json == "1"
 
     async def calm() -> tuple[int, int]:
-        # What has ended is reaped a moment later, and the pool filled again.
+        # Ended processes are reaped a moment later, and then the pool is filled again.
         seen, same = (descriptors(), len(descendants(engines))), 0
         while same < 5:
             await asyncio.sleep(0.1)
@@ -94,7 +94,7 @@ async def test_nothing_is_left_after_many_calls(root: Path, calls_made: int) -> 
         at_first = await calm()
         await asyncio.gather(*(calls(calls_made // 4 - 10) for _ in range(4)))
         at_last = await calm()
-        # Fewer are none of ours: connections of other tests that end while this one runs.
+        # There may be fewer descriptors, because connections of other tests end meanwhile.
         assert at_last[0] <= at_first[0]
         assert at_last[1] == at_first[1]
     finally:
@@ -234,14 +234,14 @@ async def test_the_minimum_isolation_decides_which_level_is_started() -> None:
     assert set(sandbox.probe.missing) == {Isolation.NAMESPACES, Isolation.LANDLOCK}
     result = await sandbox.run(ADD)
     assert (result.status, result.isolation) == (RunStatus.REFUSED, Isolation.NONE)
-    # No minimum is low enough to run without any isolation.
+    # Even with the lowest minimum nothing runs without isolation.
     low = await sandbox.run(SandboxRun(source="x = 1", minimum=Isolation.NONE))
     assert low.status is RunStatus.REFUSED
     await sandbox.close()
 
 
 def test_below_the_minimum_isolation_nothing_runs() -> None:
-    """In a restricted pod namespaces are refused, with the reason of the kernel."""
+    """In a restricted pod namespaces are refused; the error has the reason of the kernel."""
     if not landlock.abi():
         pytest.skip("this kernel has no Landlock")
     worker = Worker(other_user=False, restricted=True, minimum=int(Isolation.NAMESPACES))
@@ -296,7 +296,7 @@ def f():
 """.replace("OTHER", repr(str(root / "two")))
     try:
         assert worker.value(source, packages=str(root / "one")) == ["one", False, False, []]
-        # One that is made later is seen too.
+        # Packages that are added later can be read, too.
         (root / "later").mkdir()
         (root / "later" / "late.py").write_text("X = 1\n")
         assert (
@@ -340,7 +340,7 @@ async def test_the_reason_of_a_refusal_is_read_after_the_process_has_ended(
     request = JailedCall._request
 
     def after_the_end(call: JailedCall) -> bytes:
-        """The request is sent after its process has ended, as on a busy machine."""
+        """Sends the request after its process has ended, as may happen on a busy machine."""
         poll = select.poll()
         poll.register(call._child.connection, 0)
         poll.poll()
@@ -353,7 +353,7 @@ async def test_the_reason_of_a_refusal_is_read_after_the_process_has_ended(
 
 
 async def test_one_slow_call_does_not_delay_the_others(sandbox: JailSandbox) -> None:
-    """The slow calls hold only their own slots."""
+    """Slow calls occupy only their own slots."""
     slow = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(20)]
     results = await asyncio.gather(*(sandbox.run(ADD) for _ in range(20)))
     assert {r.value_json for r in results} == {"3"}
@@ -375,7 +375,7 @@ async def test_sleeping_calls_of_one_project_leave_places_to_others(sandbox: Jai
         with of("quiet"):
             result = await sandbox.run(ADD)
         assert result.status is RunStatus.OK
-        # All of the noisy ones still sleep or wait.
+        # All calls of the other project still sleep or wait.
         assert not any(task.done() for task in sleeping)
     finally:
         for task in sleeping:

@@ -1,4 +1,4 @@
-"""``run_code`` as the engine runs it, in real jails."""
+"""``run_code``, run by the engine in real jails."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Runner:
 
 @pytest.fixture
 def runner(keys: TokenKeys) -> Iterator[Runner]:
-    # Not pytest's own folder: a path of a socket has at most 107 bytes.
+    # Not in pytest's folder: the path of a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="runner-") as folder:
         (Path(folder) / "packages").mkdir()
         Path(folder).chmod(0o755)
@@ -125,7 +125,7 @@ async def test_calls_are_run_in_the_other_process(
         result = await sandbox.run(ADD)
         assert (result.status, result.value_json) == (RunStatus.OK, "3")
         assert result.isolation is sandbox.isolation
-        # Nothing of it was started here; other tests may have sandboxes of their own.
+        # All new sandbox processes are below the runner. (Those in `before` belong to other tests.)
         assert _jails() & family(os.getpid()) - before <= family(process.pid)
 
 
@@ -143,7 +143,7 @@ async def test_calls_that_succeed_are_logged_as_such(
     async def answerer(question: str) -> str:
         return json.dumps({"n": 0, "large": ""})
 
-    # Not capfd: what another process writes between its reading and its truncating is lost.
+    # Not capfd: it loses text that another process writes between its read and its truncation.
     log = tmp_path / "runner.log"
 
     def codes() -> Counter[str]:
@@ -249,15 +249,15 @@ async def test_nested_calls_of_code_are_answered_by_the_caller(
         sandbox = await connected(stub)
         result = await sandbox.run(replace(ASK, answerer=answerer))
         assert (result.status, result.value_json, asked) == (RunStatus.OK, "[0, 2, 4]", [0, 1, 2])
-        # No question arrives: the code has no channel for questions.
+        # No nested call arrives, because this code has no channel for nested calls.
         result = await sandbox.run(ASK)
         assert result.failure is not None
         assert result.failure.type == "NameError"
-        # Code whose time is up waits for no answer, and no answer is worked out for it.
+        # When the code has reached its time limit, its nested call is cancelled.
         limits = replace(Limits(), wall_seconds=0.5)
         result = await sandbox.run(replace(ASK, answerer=never, limits=limits))
         assert (result.status, left) == (RunStatus.TIMEOUT, [True])
-        # Cancelled, it leaves no process.
+        # When the call is cancelled, it leaves no process.
         waits.clear()
         waiting = len(family(process.pid))
         task = asyncio.create_task(sandbox.run(replace(ASK, answerer=never)))
@@ -290,7 +290,7 @@ async def test_a_cancelled_call_leaves_no_process(
 def spinning(pid: int) -> int:
     """Returns how many calls of a runner have used a tenth of a second of processor time."""
     count = 0
-    # A fork server takes more than that at its start; calls are at the end of the family.
+    # A fork server uses more than that at its start, so only processes without children count.
     for child in psutil.Process(pid).children(recursive=True):
         try:
             times = child.cpu_times()
@@ -334,7 +334,7 @@ async def test_a_probe_returns_whether_the_runner_serves(runner: Runner) -> None
     assert not await is_serving(runner.address)
     with runner.started():
         await eventually(lambda: is_serving(runner.address))
-        # Its group may open the socket, everybody else may not.
+        # Only the owner and the group may open the socket.
         assert stat.S_IMODE(runner.socket.stat().st_mode) & 0o777 == 0o770
 
 
@@ -355,7 +355,7 @@ async def test_calls_without_a_token_are_refused(
 
 
 class LastSteps(pb_grpc.SandboxServiceServicer):
-    """A runner with work after its answer, which records interrupted work."""
+    """A runner that works after its answer, and records whether that work was interrupted."""
 
     def __init__(self) -> None:
         self.ends: list[str] = []

@@ -21,7 +21,7 @@ from strata.shared.sandbox import MIB, Isolation, Limits, RunStatus, SandboxRun
 from strata.tool_runner.sandbox.jail import JailConfig, JailSandbox
 
 WARM = 2
-# What a call sees of its walls, and of those who were here before.
+# Returns what a call observes of its confinement, and of earlier calls of its process.
 LOOK = """
 import json, os, resource, socket
 def look():
@@ -47,7 +47,7 @@ def look():
 
 
 class SilentProxy:
-    """A proxy without connections."""
+    """A proxy that never gets a connection."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._listener: Any = None
@@ -85,7 +85,7 @@ def namespaces(pid: int) -> set[str]:
 
 
 def waiting(sandbox: JailSandbox) -> list[psutil.Process]:
-    """Returns the waiting confined processes."""
+    """Returns the spare processes, which are confined and wait for a call."""
     children = []
     for process in psutil.Process(sandbox.server_pid).children(recursive=True):
         try:
@@ -153,7 +153,7 @@ async def test_a_process_serves_one_call(sandbox: JailSandbox) -> None:
         assert not spares & used
         await seen(sandbox, look("secret"))
         await eventually(partial(another_waits, sandbox, spares))
-        # The one that served is gone, and was one of those that waited.
+        # The process of the call has ended; before, it was one of the spare processes.
         left = {process.pid for process in await all_waiting(sandbox)}
         gone = spares - left
         assert len(gone) == 1
@@ -232,10 +232,10 @@ async def test_a_call_cannot_reach_the_waiting_processes(sandbox: JailSandbox) -
         limits=limits(),
     )
     result = await sandbox.run(hostile)
-    # In a namespace of its own, process -1 matches none, which is not an error everywhere.
+    # In a separate namespace, pid -1 matches no process, which is not an error on every kernel.
     assert result.value_json in {"[]", "[-1]"}, result
     await eventually(lambda: len(waiting(sandbox)) == WARM)
-    # All but the one that served it are still there.
+    # All spare processes still wait, except the one of the call.
     assert len(before & {process.pid for process in waiting(sandbox)}) == WARM - 1
     await seen(sandbox, look())
 
@@ -273,7 +273,7 @@ async def test_rebuilt_packages_are_used(root: Path) -> None:
         folder.rename(root / "gone")
         make(folder, "new")
         assert (await sandbox.run(run)).value_json == '"new"'
-        # Without packages there is nothing of them.
+        # A call without packages cannot import them.
         plain = await sandbox.run(SandboxRun(run.source, "f", limits=limits()))
         assert plain.failure is not None
         assert plain.failure.type == "ModuleNotFoundError"

@@ -51,8 +51,8 @@ def say(answer: object) -> None:
 
 
 def proxies(settings: dict[str, Any]) -> Proxies:
-    """Returns what lets calls reach servers on loopback, under the names of the settings."""
-    # Beside the sandbox they need one library, and not every Python has it.
+    """Returns the proxy with which calls reach servers on loopback, by the configured names."""
+    # Imported here because it needs a library that not every Python has.
     sys.path.append(settings["libraries"])
     from strata.shared.web.url_guard import Guard  # noqa: PLC0415
     from strata.tool_runner.egress.proxy import EgressProxy, ProxyLimits  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Programs that run engines as another process, to be killed with it."""
+"""Runs engines under another process, so that tests can kill that process."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ class Engines:
         self.tree = psutil.Process(self.process.pid).children(recursive=True)
 
     def kill(self) -> None:
-        """Kills the supervisor alone, without warning."""
+        """Kills only the supervisor, with SIGKILL."""
         self.process.send_signal(signal.SIGKILL)
         self.close()
 
     def close(self) -> None:
-        """Ends the supervisor; its engines must follow."""
+        """Ends the supervisor, which must end its engines."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
     def survivors(self, seconds: float = 20.0) -> list[psutil.Process]:
-        """Returns what is left of the tree after at most `seconds`."""
+        """Returns the processes of the tree that still run after at most `seconds`."""
         _gone, alive = psutil.wait_procs(self.tree, timeout=seconds)
         return [process for process in alive if process.is_running()]
 

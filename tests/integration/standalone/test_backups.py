@@ -1,4 +1,4 @@
-"""Backups of a database that does not run, and their check."""
+"""Backups of a stopped database, and checks of these backups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def names(folder: Path) -> set[str]:
 
 
 async def make_data(folder: DataFolder) -> None:
-    """Makes a data folder with a table, and the revision of each schema, and stops its database."""
+    """Creates a stopped database with one table, and the revision of each schema."""
     folder.open()
     engine = EmbeddedPostgres(folder.postgres)
     await engine.start()
@@ -67,7 +67,7 @@ async def test_a_backup_of_a_stopped_database_is_checked_by_loading_it(folder: P
     assert "prompts/mine.txt" in written.files
     assert data.holder() is None
 
-    # With hashes that match, and rows that are missing.
+    # The hashes match, but rows are missing.
     wrong = {**written.rows, "recall.messages": ROWS + 1}
     replace(written, rows=wrong).write(folder / "backup")
     with pytest.raises(DataLossError, match=r"recall\.messages has 3 of 4 rows"):

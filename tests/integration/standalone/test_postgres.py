@@ -23,7 +23,7 @@ from strata.standalone.postgres import EmbeddedPostgres
 
 @pytest.fixture(scope="module")
 def cluster(open_folder_of_module: Path) -> Path:
-    """A folder as a first start leaves it, which is most of the work of one."""
+    """The folder after a first start, made once because a first start takes long."""
     folder = open_folder_of_module / "cluster"
 
     async def start_and_stop() -> None:
@@ -44,7 +44,7 @@ def copied(cluster: Path, folder: Path) -> EmbeddedPostgres:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(cluster: Path, open_folder_of_module: Path) -> AsyncIterator[EmbeddedPostgres]:
-    """A server that tests look at, and leave as it is."""
+    """A running server that tests share and do not change."""
     server = copied(cluster, open_folder_of_module / "running")
     await server.start()
     yield server
@@ -96,7 +96,7 @@ async def test_connections_without_the_password_are_refused(running: EmbeddedPos
             await fetch_value(running.url(password=password), "SELECT 1")
 
 
-async def test_password_and_data_are_closed_to_others(running: EmbeddedPostgres) -> None:
+async def test_other_users_cannot_read_password_and_data(running: EmbeddedPostgres) -> None:
     def mode(name: str) -> int:
         return stat.S_IMODE((running.folder / name).stat().st_mode)
 
@@ -108,7 +108,7 @@ async def test_password_and_data_are_closed_to_others(running: EmbeddedPostgres)
     assert password not in " ".join(psutil.Process(running.pid).cmdline())
 
 
-async def test_it_never_runs_as_root(running: EmbeddedPostgres) -> None:
+async def test_the_server_never_runs_as_root(running: EmbeddedPostgres) -> None:
     assert psutil.Process(running.pid).uids().real != 0
 
 

@@ -89,7 +89,7 @@ async def test_a_successor_can_start_while_the_predecessor_is_stopping(
     engines = run_engines()
     engines.kill()
 
-    # At once: the old engines have hardly noticed it.
+    # Start immediately, while the old engines are still stopping.
     postgres, vectors = (
         EmbeddedPostgres(open_folder / "postgres"),
         EmbeddedVectors(open_folder / "vectors"),

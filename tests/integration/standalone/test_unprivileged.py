@@ -21,7 +21,7 @@ from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.supervisor import Identity, launch
 
 NOBODY = 65534
-# Packages of many files that the engines do not import.
+# Packages with many files that the engines do not import, so they are not copied.
 _NOT_NEEDED = ("kubernetes_validate", "anthropic", "openai", "botocore", "mypy", "pip")
 
 USE_ENGINES = """
@@ -59,7 +59,7 @@ asyncio.run(main())
 """
 
 
-# glibc calls what is registered here at a true fork, and not at a vfork.
+# glibc calls the registered function at a fork, but not at a vfork.
 COUNT_FORKS = """
 import ctypes, subprocess, sys
 from pathlib import Path
@@ -77,7 +77,7 @@ print(len(forks))
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    """Copies a folder by hard links, by content where links are not possible."""
+    """Copies a folder with hard links; copies the content where links are not possible."""
 
     def link(old: str, new: str) -> None:
         try:
@@ -95,9 +95,9 @@ def _link_tree(source: Path, target: Path) -> None:
 
 
 def _python_for_everybody(folder: Path) -> Path:
-    """Returns a virtual environment's interpreter, with all our packages, open to any user.
+    """Returns the interpreter of a virtual environment with all packages, readable by every user.
 
-    The one that runs this test may lie in root's home.
+    The interpreter that runs this test may be in root's home, which other users cannot read.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base, home = folder / "base", folder / "venv"
@@ -159,7 +159,7 @@ def test_a_plain_user_runs_both_engines(open_folder: Path) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="counts forks by a call of glibc")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the user")
 def test_a_program_of_another_user_starts_without_a_fork_of_this_process() -> None:
-    """In a fork gRPC starts its threads again, and may crash the child before its program."""
+    """After a fork, gRPC restarts its threads, which may crash the child before it calls exec."""
     done = subprocess.run(
         [sys.executable, "-c", COUNT_FORKS, str(NOBODY)],
         env={"PYTHONPATH": SOURCE_PATH},
@@ -168,7 +168,7 @@ def test_a_program_of_another_user_starts_without_a_fork_of_this_process() -> No
         check=False,
     )
 
-    # The last line shows that a fork would have been counted.
+    # The last line proves that a fork is counted.
     assert done.stdout.split() == [str(NOBODY), "0", "1"], done.stderr[-3000:]
 
 
@@ -192,7 +192,7 @@ async def test_programs_that_the_user_cannot_reach_are_copied(
 
     await server.start()
     try:
-        # As a plain user nothing of ours is out of reach, and nothing is copied.
+        # An unprivileged user can reach all of its own programs, so nothing is copied.
         assert bool(list(server.folder.glob("programs-*"))) == (os.geteuid() == 0)
         connection = await asyncpg.connect(server.url())
         assert await connection.fetchval("SELECT to_tsvector('simple', 'a b')") == "'a':1 'b':2"

@@ -76,14 +76,14 @@ async def test_payload_and_vectors_are_returned_on_request(points: AsyncQdrantCl
     assert await points.retrieve(STEM, [str(UUID(int=99))]) == []
 
 
-async def test_numbers_serve_as_ids(client: AsyncQdrantClient) -> None:
+async def test_numbers_can_be_ids(client: AsyncQdrantClient) -> None:
     await make(client)
     await client.upsert(STEM, [models.PointStruct(id=7, vector={"dense": [1, 0, 0, 0]})])
 
     assert [point.id for point in await client.retrieve(STEM, [7])] == [7]
 
 
-async def test_dense_search_ranks_by_likeness_within_the_filter(points: AsyncQdrantClient) -> None:
+async def test_dense_search_ranks_matching_points_by_similarity(points: AsyncQdrantClient) -> None:
     response = await points.query_points(
         STEM,
         query=[1.0, 0.0, 0.0, 0.0],
@@ -98,7 +98,7 @@ async def test_dense_search_ranks_by_likeness_within_the_filter(points: AsyncQdr
     assert response.points[0].score == pytest.approx(1 / (1 + 0.01) ** 0.5)
 
 
-async def test_sparse_search_weighs_rare_terms(points: AsyncQdrantClient) -> None:
+async def test_sparse_search_gives_rare_terms_more_weight(points: AsyncQdrantClient) -> None:
     query = models.SparseVector(indices=[0, 5], values=[1.0, 1.0])
     response = await points.query_points(STEM, query=query, using="bm25", limit=10)
 
@@ -205,14 +205,14 @@ async def test_queries_can_fuse_rankings_and_have_offset_and_limit(
         ),
     ],
 )
-async def test_filters_select(
+async def test_filters_select_the_matching_points(
     points: AsyncQdrantClient, condition: models.Filter, expected: list[int]
 ) -> None:
     assert await ids(points, condition) == expected
     assert (await points.count(STEM, count_filter=condition, exact=True)).count == len(expected)
 
 
-async def test_scrolling_meets_every_point_once(points: AsyncQdrantClient) -> None:
+async def test_scrolling_returns_every_point_once(points: AsyncQdrantClient) -> None:
     seen: list[int] = []
     offset = None
     while True:
@@ -370,7 +370,7 @@ async def test_errors_have_the_status_codes_of_qdrant(points: AsyncQdrantClient)
     assert (await points.count(STEM)).count == 10
 
 
-async def test_unsupported_calls_are_named(points: AsyncQdrantClient) -> None:
+async def test_the_error_of_an_unsupported_call_names_it(points: AsyncQdrantClient) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="QueryGroups"):
         await points.query_points_groups(
             STEM, group_by="size", query=[1.0, 0.0, 0.0, 0.0], using="dense"

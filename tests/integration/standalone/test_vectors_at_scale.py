@@ -72,7 +72,7 @@ async def test_quantized_vectors_find_the_same_results_as_full_ones(open_folder:
     best = int(np.argmax(stored @ asked[0]))
     await client.delete("things", [best], wait=True)
     await same(everything - {best})
-    # What is quantized is derived: it is there again after a death.
+    # Quantized vectors are derived data, which is built again after the process was killed.
     assert engine.pid is not None
     died = engine.restarts
     os.kill(engine.pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ def keyword(field: str, value: str) -> wire.common.Condition:
 
 
 def left_of(shard: edge.EdgeShard, condition: wire.common.Filter) -> str | None:
-    """Returns the checked part of a filter, as text; None if there is none."""
+    """Returns the remaining filter as text; None if all conditions were dropped."""
     needed = FilterRewriter(shard).equivalent(condition)
     return None if needed is None else repr(needed)
 
@@ -234,7 +234,7 @@ def test_a_rewritten_filter_finds_the_same_points(
 
 
 NUMBERS = st.integers(0, 9)
-# One bound a side: of two, the engine's index looks at one only, when it takes points from it.
+# One bound on each side: of two, the engine's index uses only one when it selects points.
 LOWER, UPPER = (
     st.dictionaries(st.sampled_from(names), NUMBERS, max_size=1)
     for names in (["gt", "gte"], ["lt", "lte"])

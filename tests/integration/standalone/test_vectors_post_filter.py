@@ -1,4 +1,4 @@
-"""Post-filtered searches find the same points as plain ones."""
+"""Searches with a post-filter find the same points as plain searches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def new_shard(folder: str) -> edge.EdgeShard:
 
 
 def put(shard: edge.EdgeShard, points: list[tuple[int, set[str], set[int]]]) -> None:
-    """Stores points; no two are at the same angle, so that no two have the same score."""
+    """Stores points at different angles, so that no two have the same score."""
     made = []
     for number, (value, tags, words) in enumerate(points, start=1):
         angle = number / (len(points) + 1)
@@ -132,7 +132,7 @@ def test_a_search_finds_the_results_of_a_plain_search(
         patch.setattr(filter_rewriter, "_MANY_POINTS", 1)
         patch.setattr(filter_rewriter, "_BROAD", share)
         patch.setattr(post_filter, "_SAMPLE", sample)
-        # Few more than are asked for, so that there often are not enough.
+        # Retrieves only a few candidates more than requested, so that often too few pass.
         patch.setattr(post_filter, "_MARGIN", 1.0)
         patch.setattr(post_filter, "_LEAST_EXTRA", more)
         with closing(new_shard(folder)) as shard:
@@ -141,7 +141,7 @@ def test_a_search_finds_the_results_of_a_plain_search(
             messages = [(dense if close else sparse)(limit, *must) for close, limit, must in asked]
             if threshold is not None:
                 messages[0].score_threshold = threshold
-            for _ in range(2):  # what was learned must not change what is found
+            for _ in range(2):  # statistics of the first search must not change the results
                 results = search(shard, known, messages)
                 assert [comparable(hits) for hits in results] == [
                     plainly(shard, message) for message in messages
@@ -149,7 +149,7 @@ def test_a_search_finds_the_results_of_a_plain_search(
 
 
 class Spy:
-    """A shard that counts the searches through all of its points."""
+    """A shard that records the filter of each search."""
 
     def __init__(self, shard: edge.EdgeShard) -> None:
         self._shard = shard
@@ -180,7 +180,7 @@ def test_a_broad_condition_is_checked_on_the_best_points_only(
 def test_if_the_best_points_fail_the_condition_post_filtering_stops(
     shard: edge.EdgeShard, broad: None
 ) -> None:
-    # The nearest come first, and none of the first half is within the range.
+    # The nearest points are stored first, and none of the first half is within the range.
     put(shard, [(number // 100, {"a"}, {0}) for number in range(1000)])
     spy: Any = Spy(shard)
     known, message = FilterRewriter(shard), dense(10, at_least(5))
@@ -193,7 +193,7 @@ def test_if_the_best_points_fail_the_condition_post_filtering_stops(
 def test_if_too_few_points_match_the_next_search_retrieves_more(
     shard: edge.EdgeShard, broad: None
 ) -> None:
-    # Of every ten of the best three are within the range, of the others nine.
+    # Three of ten are within the range among the best points, nine of ten among the others.
     values = [9 if number % 10 < (3 if number < 100 else 9) else 0 for number in range(300)]
     put(shard, [(value, {"a"}, {0}) for value in values])
     spy: Any = Spy(shard)

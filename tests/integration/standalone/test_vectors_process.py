@@ -1,4 +1,4 @@
-"""The vector engine's process: killed, restarted, damaged."""
+"""The process of the vector engine is killed and restarted; its files are damaged."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ async def test_a_killed_engine_restarts_with_every_acknowledged_point(
 
 
 async def reached(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """The answer of a call, made again while gRPC still waits after connections refused before.
+    """Returns the result of a call; repeats the call during gRPC's pause after failed connections.
 
-    Channels to one address share that pause, also a new one with the channel that was closed.
+    All channels to an address share this pause, also a new channel with a closed one.
     """
     while True:
         try:
@@ -145,7 +145,7 @@ async def test_files_that_are_read_only_at_the_start_are_not_kept_in_memory(
         if memory_map.path.startswith(str(tmp_path))
     ]
     assert mapped
-    # An index of a field has four megabytes of mostly empty pages.
+    # The index of a field takes 4 MB, mostly empty pages.
     assert sum(mapping.rss for mapping in mapped) < 1_000_000
     client = connect(own)
     tagged = where(field("tags", match=models.MatchValue(value="tag-7")))

@@ -1,4 +1,4 @@
-"""A client of the embedded vector engine, and points to give it."""
+"""A client of the embedded vector engine, and points for tests."""
 
 from __future__ import annotations
 

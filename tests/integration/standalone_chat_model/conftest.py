@@ -79,12 +79,12 @@ def running() -> Iterator[Running]:
 
 @dataclass
 class Index:
-    """A folder that is the only package index of pip and uv."""
+    """A folder that pip and uv use as their only package index."""
 
     folder: Path
 
     def add(self, name: str, version: str, files: dict[str, bytes]) -> None:
-        """Writes a wheel that every client accepts: with metadata, and a record of hashes."""
+        """Writes a wheel with metadata and a record of hashes, so that every client accepts it."""
         info = f"{name}-{version}.dist-info"
         metadata = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
         tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -119,7 +119,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
 
 @pytest.fixture
 def capable_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small packages need no compiler, little space and little memory."""
+    """Disables the checks of the machine: compiler, processor, disk space and memory."""
     monkeypatch.setattr("strata.standalone.chat_model.runtime._COMPILERS", ("sh",))
     monkeypatch.setattr("strata.standalone.chat_model.runtime._NEEDED_BYTES", 0)
     monkeypatch.setattr("strata.standalone.chat_model.assets._SPARE_BYTES", 0)

@@ -1,4 +1,4 @@
-"""The chat server over real sockets, used through the official SDK and by hand."""
+"""The chat server over real sockets, called with the official SDK and with plain HTTP."""
 
 import socket
 import threading

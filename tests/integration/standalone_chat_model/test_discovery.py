@@ -15,7 +15,7 @@ from strata.standalone.chat_model.settings import LocalDemoMode
 from strata.standalone.compose.model import USUAL_ADDRESSES
 
 PATIENCE = 20.0
-"""Seconds for servers that do answer: how fast is nothing that is asked here."""
+"""Time limit in seconds for servers that answer; these tests do not measure how fast."""
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ async def test_servers_that_refuse_or_redirect_are_ignored() -> None:
 
 async def test_a_server_that_hangs_does_not_delay_the_others() -> None:
     with serving(listing("slow"), hangs=True) as slow, serving(listing("quick")) as quick:
-        # The time of one answer, in which the fast server must have answered.
+        # The time limit of one answer, within which the fast server must have answered.
         servers = await discover([slow, quick], 1.5)
     assert [server.models for server in servers] == [("quick",)]
 

@@ -75,7 +75,7 @@ def test_download_resumes_after_a_cut(tmp_path: Path) -> None:
     assert asked == ["bytes=1000-1999", "bytes=2000-2499"]
 
 
-def test_a_server_without_ranges_is_left_for_the_next_source(tmp_path: Path) -> None:
+def test_after_a_server_without_ranges_the_next_source_is_used(tmp_path: Path) -> None:
     with file_server(ranges=False) as (plain, _), file_server() as (good, asked):
         sources = [UrlSource("http://127.0.0.1:1/x"), UrlSource(plain), UrlSource(good)]
         path = ModelAssembler(model(), tmp_path, sources).ensure(ignore, Cancellation())

@@ -45,7 +45,7 @@ def test_other_users_can_read_nothing(path: Path) -> None:
     data.secret("key")
     data.announce("127.0.0.1:1", {})
 
-    # As root, the database's user may enter the folder, but not list it.
+    # If Strata runs as root, the database's user may enter the folder but not list it.
     assert _mode(path) == (0o711 if os.geteuid() == 0 else 0o700)
     for folder in (data.postgres, data.vectors, data.secrets):
         assert _mode(folder) == 0o700
@@ -155,7 +155,7 @@ def test_a_file_in_place_of_the_folder_is_refused(open_folder: Path, below: str)
             use()
 
 
-def test_the_addresses_of_the_metrics_are_in_the_form_of_prometheus(open_folder: Path) -> None:
+def test_the_metrics_addresses_are_written_in_the_format_of_prometheus(open_folder: Path) -> None:
     data = DataFolder(open_folder / "data")
     data.open()
     data.announce_metrics("127.0.0.1", {"recall": 7692, "gateway": 7690})

@@ -1,4 +1,4 @@
-"""The thread of the engine, and quick work that runs without it."""
+"""The thread that runs engine calls, and quick work that runs outside this thread."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_searches_run_between_the_flushes_of_two_collections(
     assert left[-1] == ()
 
 
-async def test_a_flush_waits_for_a_pause_between_searches_but_not_for_ever(
+async def test_a_flush_waits_for_a_pause_between_searches_up_to_a_limit(
     worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change(store: CollectionStore) -> None:
@@ -150,7 +150,7 @@ async def test_a_flush_waits_for_a_pause_between_searches_but_not_for_ever(
     await worker.run_now(lambda store: store.shard("a"))
     flushing = asyncio.create_task(worker.flush_every(0.001))
     try:
-        # Changes are written again and again, without the engine's flush.
+        # Changes are written to the log repeatedly, without a flush of the engine.
         await eventually(lambda: len(written) > 1, interval=0.001)
         assert (await worker.run(CollectionStore.unflushed))[0] == {"a": 1}
         monkeypatch.setattr(engine_worker, "_UNFLUSHED_S", 0.0)
@@ -165,7 +165,7 @@ def test_points_whose_log_was_written_survive_a_crash_of_the_machine(tmp_path: P
     create(store, "a")
     add_point(store, "a", 1)
     store.flush("a")
-    # The disk has the segments of the last flush, and the log of now.
+    # The disk has the segments of the last flush and the current log.
     shutil.copytree(tmp_path / "live", tmp_path / "disk")
     for number in range(2, 40):
         add_point(store, "a", number)

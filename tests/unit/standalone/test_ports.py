@@ -45,7 +45,7 @@ def test_ports_assigned_to_services_are_not_reserved() -> None:
 
 
 def test_the_next_port_is_used_if_the_preferred_one_is_in_use() -> None:
-    # Ports below those that the system gives to others.
+    # Ports below the range that the system assigns automatically.
     preferred = next(
         port
         for port in range(21_000, 30_000, 7)

@@ -95,7 +95,7 @@ async def test_waiting_for_a_crashing_child_raises_and_restarts_continue(
     async def fail() -> subprocess.Popen[bytes]:
         nonlocal tries
         tries += 1
-        # A supervisor that ends with any such error would never start the child again.
+        # If such an error ended the supervisor, it would never start the child again.
         raise ValueError("unheard of") if tries % 2 else UnavailableError("the disk is full")
 
     supervisor._launch = fail
@@ -193,7 +193,7 @@ async def test_a_cancelled_wait_ends_the_child(tmp_path: Path) -> None:
     assert process.poll() is not None
 
 
-def test_a_lock_names_its_holder(tmp_path: Path) -> None:
+def test_a_lock_records_the_pid_of_its_holder(tmp_path: Path) -> None:
     first, second = (FolderLock(tmp_path / "lock", "the folder") for _ in range(2))
     assert second.holder() is None
     first.acquire("somewhere")

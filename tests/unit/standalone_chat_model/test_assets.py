@@ -48,7 +48,7 @@ def write_wheel(folder: Path, number: int, piece: bytes) -> None:
 
 
 class FolderClient:
-    """A package client whose index is a folder of real wheels; it can fail after some."""
+    """A package client whose index is a folder of real wheels; it can fail after some of them."""
 
     name = "folder"
 

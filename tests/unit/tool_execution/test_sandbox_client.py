@@ -1,4 +1,4 @@
-"""The client of the tool runner: when it connects, and what it measures."""
+"""The client of the tool runner: its connections, and its measurements."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def runner() -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_completion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Does nothing: the streams of the stub are plain generators."""
+    """Disables the wait for a call's completion: the streams of the stub are plain generators."""
     monkeypatch.setattr(
         "strata.tool_execution.clients.sandbox.complete_in_background", lambda call: None
     )

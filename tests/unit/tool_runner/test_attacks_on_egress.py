@@ -124,7 +124,7 @@ _LAST = st.sampled_from(
 def test_no_allowed_network_exposes_metadata_services_through_translation(
     text: str, rest: int
 ) -> None:
-    """A cluster without IPv4 has to allow the network of NAT64."""
+    """A cluster without IPv4 must allow the NAT64 network."""
     inner = int(ipaddress.IPv4Address(text))
     opened = read_networks(["::/0", "64:ff9b::/96", "2002::/16", "2001::/32", "::ffff:0:0/96"])
     forms = [

@@ -71,8 +71,8 @@ def test_a_result_is_unchanged_after_conversion(result: RunResult) -> None:
 
 
 def test_the_generators_cover_every_field_of_calls_and_results() -> None:
-    """A field added later cannot be forgotten in the conversion."""
-    # Whether code can ask questions depends on the method that is called.
+    """Ensures that the conversion tests cover fields that are added later."""
+    # Whether code can make nested calls depends on the method that is called.
     assert {field.name for field in fields(SandboxRun)} - {"answerer"} == {
         *("source", "function", "arguments_json", "environment", "hosts", "packages", "limits"),
         "minimum",

@@ -22,7 +22,7 @@ from strata.standalone.backup.manifest import (
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
-    """A backup whose dump is only some bytes."""
+    """A backup whose dump has only a few bytes."""
     folder = tmp_path / "backup"
     (folder / "secrets").mkdir(parents=True)
     (folder / DUMP).write_bytes(b"dump" * 1000)
@@ -45,7 +45,7 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_whole_backup_is_read_as_it_was_written(backup: Path) -> None:
+def test_a_complete_backup_is_read_unchanged(backup: Path) -> None:
     read = verify_files(backup)
     assert read.rows == {"recall.messages": 3}
     assert read.revisions == {"recall": "0003"}
@@ -85,12 +85,14 @@ def test_damage_is_reported_by_file(
         verify_files(backup)
 
 
-def test_another_folder_is_refused_as_a_backup(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_backup_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FailedPreconditionError, match="is not a backup of Strata"):
         read_manifest(tmp_path)
 
 
-def test_a_backup_of_a_newer_form_is_refused(backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_in_a_newer_format_is_refused(
+    backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(manifests, "FORMAT", 0)
     with pytest.raises(StrataError, match=r"release 0\.1\.0, whose backups"):
         read_manifest(backup)

@@ -33,7 +33,7 @@ def make(folder: Path) -> None:
 
 
 def make_backup(folder: Path, **revisions: str) -> Path:
-    """Writes a backup with the schemas of this release, apart from those that are named."""
+    """Writes a backup with the schemas of this release; arguments replace their revisions."""
     folder.mkdir()
     (folder / DUMP).write_bytes(b"dump")
     heads = {spec.migrations.schema: spec.migrations.head for spec in SERVICES}

@@ -30,7 +30,7 @@ SHAPES = [
 
 @dataclass(eq=False)
 class Spare:
-    """A child without a process."""
+    """A spare child that has no process."""
 
     server: Server
     shape: Shape
@@ -159,7 +159,7 @@ def test_shapes_that_are_called_in_turn_are_all_kept_ready() -> None:
     for shape in [SHAPES[0], SHAPES[1], SHAPES[2]] * 5:
         assert pool.take(real(server), shape) is not None
         pool.refill(real(server), shape)
-    # One process is made for each one used, and none is discarded.
+    # Each used process is replaced by one new process, and none is discarded.
     assert len(server.made) == made + 15
     assert len(server.killed) == 2
     assert counts(pool, server) == {SHAPES[0]: 2, SHAPES[1]: 1, SHAPES[2]: 1}

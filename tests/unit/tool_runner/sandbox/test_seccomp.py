@@ -99,7 +99,7 @@ def test_clone_cannot_create_namespaces(machine: str, flags: int) -> None:
     if flags & namespaces:
         assert decide(machine, "clone", flags) == EPERM
     else:
-        # A process, or a thread that has descriptors of its own, or a thread like all.
+        # A process, a thread with its own descriptors, and an ordinary thread.
         thread = ALLOW if flags & 0x400 else EPERM
         assert decide(machine, "clone", flags) == (thread if flags & 0x10000 else ALLOW)
         alone = decide(machine, "clone", flags, own=OWN)

@@ -21,7 +21,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
     even their existence. An organization key gives access to the projects of one organization,
     their keys and their usage, but to no data: for that it creates a project key. The comment of
-    each call says which kind it needs; the other kind is refused with PERMISSION_DENIED
+    each call states which kind it needs; the other kind is refused with PERMISSION_DENIED
     (SCOPE_MISSING). Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT (INVALID_FIELD,
     INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -72,7 +72,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         scopes: Iterable[str] = (),
         expire_time: Time | None = None,
     ) -> admin_service_pb2.CreateOrganizationKeyResponse:
-        """Makes an organization key; its secret is shown only this once.
+        """Creates an organization key; only this call returns its secret.
 
         It gets no scope that the caller's key does not have. Organization keys with
         "organization.admin"; for another organization than the caller's also "installation.admin".
@@ -81,7 +81,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         Args:
             organization_id: The organization; empty means the caller's.
             name: Name.
-            scopes: What it may do: "organization.read", "organization.admin", "installation.admin";
+            scopes: Its scopes: "organization.read", "organization.admin", "installation.admin";
                 empty means "organization.read".
             expire_time: When it stops being valid; unset means never.
         """
@@ -143,8 +143,8 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
 
         Args:
             name: Name.
-            partition: The partition to place it on, one of those that the operator has opened for
-                new projects. Empty means the one of these with the fewest projects.
+            partition: The partition for its data, one of those that the operator has opened for new
+                projects. Empty means the partition with the fewest projects among these.
             request_id: Idempotency key: a repeated id returns the first response.
         """
         request = admin_service_pb2.CreateProjectRequest(
@@ -177,17 +177,17 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         scopes: Iterable[str] = (),
         expire_time: Time | None = None,
     ) -> admin_service_pb2.CreateApiKeyResponse:
-        """Makes a project key; its secret is shown only this once.
+        """Creates a project key; only this call returns its secret.
 
-        Organization keys with "organization.admin" make keys of any project of their organization
-        with any scopes of a project; project keys with "admin" make keys of their own project, with
+        Organization keys with "organization.admin" create keys of any project of their organization
+        with any project scopes; project keys with "admin" create keys of their own project, with
         scopes that they have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
 
         Args:
             project_id: The project; empty means the caller's, which an organization key does not
                 have.
             name: Name.
-            scopes: What it may do; empty means "read", "write" and "run".
+            scopes: Its scopes; empty means "read", "write" and "run".
             expire_time: When it stops being valid; unset means never.
         """
         request = admin_service_pb2.CreateApiKeyRequest(
@@ -229,8 +229,8 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
 
         Args:
             api_key_id: The key.
-            pause_schedules: True to pause the schedules whose runs act with the scopes of the key,
-                and to cancel its delayed runs; with false both continue.
+            pause_schedules: True to pause the schedules whose runs use the scopes of the key, and
+                to cancel its delayed runs; with false both continue.
         """
         request = admin_service_pb2.RevokeApiKeyRequest(
             api_key_id=id_of(api_key_id), pause_schedules=pause_schedules
@@ -238,7 +238,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         return await self.RevokeApiKey(request)
 
     async def who_am_i(self) -> admin_service_pb2.WhoAmIResponse:
-        """Returns the caller and what its key may do.
+        """Returns the caller and the scopes of its key.
 
         All keys.
         """
@@ -284,9 +284,9 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     ) -> admin_service_pb2.GetUsageSeriesResponse:
         """Sums runs and tokens of a project for each part of a time range.
 
-        The parts, called buckets, are of one length. They are counted in UTC from Monday, 5 January
-        1970: buckets of an hour or a day begin with the hours and days of UTC, those of a week on
-        Mondays. Keys as GetUsage. NOT_FOUND (PROJECT_NOT_FOUND).
+        The parts, called buckets, have the same length. They are counted in UTC from Monday, 5
+        January 1970: buckets of an hour or a day begin with the hours and days of UTC, those of a
+        week on Mondays. Needs the same keys as GetUsage. NOT_FOUND (PROJECT_NOT_FOUND).
 
         Args:
             start_time: From this time; unset means 30 days ago.
@@ -350,7 +350,7 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
         """Erases the data of a subject from all tiers, and returns what was erased.
 
         Args:
-            agent_id: The agent to erase whole; or
+            agent_id: The agent to erase completely; or
             subject_name: a person, by the name used in messages.
             request_id: Idempotency key: a repeated id returns the first response.
         """
@@ -370,7 +370,7 @@ class SyncAdminCalls(OnThread[AdminCalls], admin_service_pb2_grpc.AdminServiceSt
     scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
     even their existence. An organization key gives access to the projects of one organization,
     their keys and their usage, but to no data: for that it creates a project key. The comment of
-    each call says which kind it needs; the other kind is refused with PERMISSION_DENIED
+    each call states which kind it needs; the other kind is refused with PERMISSION_DENIED
     (SCOPE_MISSING). Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT (INVALID_FIELD,
     INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED), DEADLINE_EXCEEDED, UNAVAILABLE.

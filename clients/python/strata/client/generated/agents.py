@@ -75,7 +75,7 @@ class AgentCalls(AgentLookup):
         external_id: str = "",
         request_id: str = "",
     ) -> agent_service_pb2.Agent:
-        """Creates an agent with its blocks, tools and default conversation, whole or not at all.
+        """Creates an agent with its blocks, tools and default conversation, all or none.
 
         ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND, TOOL_NOT_FOUND,
         PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
@@ -85,14 +85,14 @@ class AgentCalls(AgentLookup):
 
         Args:
             name: Name; empty lets the server choose one.
-            description: What it is for.
-            type: What kind it is; unset means letta_v1_agent.
+            description: Description of its purpose.
+            type: Its type; unset means letta_v1_agent.
             system: Base system prompt; unset means the one of the type.
             model: How the model is called; an empty handle means the server's default.
             blocks: Blocks to create. Unset with no block_ids means empty "human" and "persona".
             block_ids: Existing blocks to share.
             without_blocks: True to start without any block.
-            tools: Tools beside those of the type.
+            tools: Tools in addition to those of the type.
             include_base_tools: False to leave out the tools of the type; unset means true.
             tool_rules: Rules; they name only tools that the agent has, or gets with a folder.
             include_base_tool_rules: True to add a rule on how the run continues for each built-in
@@ -101,17 +101,18 @@ class AgentCalls(AgentLookup):
                 type: letta_v1_agent adds none, every other type adds them.
             tags: Tags.
             timezone: IANA timezone; empty means UTC.
-            metadata: Free key-value pairs.
+            metadata: Key-value pairs of the client.
             initial_messages: Messages after the system message, text only; unset means the defaults
                 of the type: for memgpt_v2_agent, memgpt_agent and voice_convo_agent a call of
                 send_message with its return, if the agent has the tool, and the login event; for
                 react_agent and workflow_agent the login event; none for the others.
-            enable_sleeptime: True to create a background agent for its memory, together with it;
-                see Agent. Not for a type that is a memory agent itself.
+            enable_sleeptime: True to create a background agent that maintains its memory; see
+                Agent. Not for memory agents.
             message_buffer_autoclear: True to begin each run with an empty window, see Agent; an
                 agent of the type workflow always does.
-            max_files_open: Files that may be open at once; 0 lets the context window decide, see
-                Agent. A number for which the context window has no space is refused.
+            max_files_open: Maximum number of files that are open at the same time; 0 lets the
+                context window decide, see Agent. A number for which the context window has no space
+                is refused.
             per_file_view_window_char_limit: Maximum number of characters of a file that are shown;
                 0 lets the context window decide, see Agent. A number for which the context window
                 has no space is refused.
@@ -358,7 +359,7 @@ class AgentCalls(AgentLookup):
 
         Args:
             conversation_id: The conversation.
-            agent_id: The agent, of an external_id.
+            agent_id: The agent; needed with external_id.
             external_id: The identifier that the conversation has in the system of the client.
         """
         request = agent_service_pb2.GetConversationRequest(
@@ -461,7 +462,7 @@ class AgentCalls(AgentLookup):
             agent_id: The agent.
             conversation_id: The conversation; empty means the default one.
             compaction: For this preview: fields that are set override those of the agent.
-            trigger: What compacts; unset means CompactConversation.
+            trigger: The trigger of the compaction; unset means CompactConversation.
         """
         request = agent_service_pb2.PreviewCompactionRequest(
             agent_id=await agent_id_of(self.channel, agent_id),

@@ -39,12 +39,12 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
     ) -> archive_service_pb2.Archive:
         """Creates an archive.
 
-        ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). An unknown embedding model is
-        INVALID_ARGUMENT, with the known ones.
+        ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT (INVALID_FIELD:
+        unknown embedding model; the message lists the known ones).
 
         Args:
             name: Name.
-            description: What is in it.
+            description: Description of its content.
             embedding_model: Embedding model; empty means the server's default.
             time_to_live_seconds: Seconds after its create_time at which a passage is destroyed; 0
                 means never.
@@ -178,8 +178,9 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
         action: ReindexActionName | archive_service_pb2.ReindexAction.ValueType | None = None,
         request_id: str = "",
     ) -> archive_service_pb2.ReindexArchiveResponse:
-        """Rebuilds the index of one archive while it serves, with another embedding model if one is
-        given; or returns the progress of a rebuild, finishes it, or rolls it back.
+        """Rebuilds the index of one archive while the old index serves searches, with another
+        embedding model if one is given; or returns the progress of a rebuild, finishes it, or rolls
+        it back.
 
         NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
         (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
@@ -188,7 +189,7 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
         Args:
             archive_id: The archive.
             embedding_model: New embedding model; empty keeps the present one.
-            action: What to do; unset starts a rebuild.
+            action: The action; unset starts a rebuild.
             request_id: Idempotency key: a repeated id returns the first response.
         """
         request = archive_service_pb2.ReindexArchiveRequest(

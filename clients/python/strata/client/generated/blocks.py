@@ -16,7 +16,7 @@ from strata.client.services import new_request_id
 
 
 class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
-    """Core memory: labelled blocks of text that the model always sees.
+    """Core memory: labelled blocks of text that are part of every prompt.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
@@ -48,8 +48,8 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         Args:
             label: Name: letters, digits, "_", "-", ".", starting with a letter; at most 64.
             value: The text.
-            description: Unset means the standard text for "human" and "persona", else a neutral
-                one.
+            description: Unset means the standard description for "human" and "persona", and a
+                general one for other labels.
             limit: Maximum number of characters; 0 means 20000.
             read_only: True if agents may not change it.
             metadata: Free key-value pairs.
@@ -88,7 +88,7 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
             block_id: Id of the block.
             agent_id: The agent, with label.
             label: The label, with agent_id.
-            as_of_time: The block as it was at this time; unset means now.
+            as_of_time: Return the block as it was at this time; unset means now.
             show_detached: With agent_id and label, without as_of_time: if the agent has no such
                 block now, return the one that it had last under this label. It may have been
                 detached, deleted (delete_time is set) or renamed since.
@@ -171,8 +171,8 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
             base_revision: The revision that the new value is based on: later changes of others are
                 merged, or the call fails with ABORTED (EDIT_CONFLICT) if they overlap. 0
                 overwrites.
-            clear_taint: A person has read the block and trusts it: remove its untrusted labels. Not
-                within a run: INVALID_ARGUMENT.
+            clear_taint: True to remove the labels of untrusted content, after a person has checked
+                the block. Refused within a run: INVALID_ARGUMENT.
             request_id: Idempotency key: a repeated id returns the first response.
         """
         request = block_service_pb2.UpdateBlockRequest(
@@ -202,12 +202,12 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
     ) -> None:
         """Deletes a block: detaches it from every agent and hides it.
 
-        Its history stays, and RevertBlock brings it back, unless purge is set. NOT_FOUND
+        Unless purge is set, its history stays and RevertBlock can restore it. NOT_FOUND
         (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
 
         Args:
             block_id: Id of the block.
-            purge: Destroy the block with its whole history, for good.
+            purge: True to destroy the block with its whole history; this cannot be undone.
             reason: Why, kept in the history.
             request_id: Idempotency key: a repeated id returns the first response.
         """
@@ -288,16 +288,16 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         block_id: str | block_service_pb2.Block = "",
         request_id: str = "",
     ) -> block_service_pb2.EditBlockResponse:
-        """Applies one memory verb as an agent does, with all its guardrails.
+        """Applies one memory operation like the tools of an agent, with the same checks.
 
         NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks of an agent
-        that sees the block together would be too large for its prompt), ABORTED (REVISION_MISMATCH,
+        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks of one of its
+        agents together would be too large for the agent's prompt), ABORTED (REVISION_MISMATCH,
         EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message of the status is
         written for the model.
 
         Args:
-            agent_id: The agent that edits; its labels are looked up.
+            agent_id: The agent that edits; labels refer to its blocks.
             label: The label to edit; may be empty for a patch with headers.
             append: core_memory_append
             replace: core_memory_replace
@@ -310,13 +310,13 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
             patch: memory_apply_patch
             expected_revision: Fail if the block is not at this revision; 0 merges or applies to the
                 newest. Not with a patch of several blocks.
-            origin: Who edits, and within what.
-            base_revision: The revision that the editor saw. An edit that depends on the text around
-                it (insert at a line, rethink) is merged with later changes of others; ABORTED
-                (EDIT_CONFLICT) with the current text if they overlap. 0 means the newest.
-            block_id: The id that the block must have: BLOCK_NOT_FOUND if the agent has no block of
-                that label any more, or another one. Empty accepts any block with the label. Not
-                with a patch.
+            origin: The editor, and the run, step and call in which the edit is made.
+            base_revision: The revision that the editor has read. An edit that depends on the text
+                around it (insert at a line, rethink) is merged with later changes of others;
+                ABORTED (EDIT_CONFLICT) with the current text if they overlap. 0 means the newest.
+            block_id: The id that the block must have: BLOCK_NOT_FOUND if the agent no longer has a
+                block with that label, or has another one. Empty accepts any block with the label.
+                Not with a patch.
             request_id: Idempotency key; agents use "run/step/call".
         """
         request = block_service_pb2.EditBlockRequest(
@@ -407,9 +407,9 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         validate_only: bool = False,
         request_id: str = "",
     ) -> block_service_pb2.RevertBlockResponse:
-        """Undoes edits by writing new versions, in all blocks concerned or in none.
+        """Undoes edits by writing new versions, in all affected blocks or in none.
 
-        Later edits of other text stay. Brings back a deleted block, detached. NOT_FOUND
+        Later edits of other text stay. A deleted block is restored, but not attached. NOT_FOUND
         (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later edits changed the same
         text; metadata "labels"), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
@@ -449,13 +449,14 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         as_of_time: Time | None = None,
         line_numbers: bool = False,
     ) -> block_service_pb2.RenderMemoryResponse:
-        """Renders an agent's core memory as its model sees it, now or as it was.
+        """Renders an agent's core memory as in its prompt, at present or at an earlier time.
 
         NOT_FOUND (AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.
-            as_of_time: As it was at this time; unset means now. Open files are shown only now.
+            as_of_time: Render the state at this time; unset means now. Open files are shown only if
+                it is unset.
             line_numbers: Show each line of a value with its number.
         """
         request = block_service_pb2.RenderMemoryRequest(
@@ -485,7 +486,7 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
 
 
 class SyncBlockCalls(OnThread[BlockCalls], block_service_pb2_grpc.BlockServiceStub):
-    """Core memory: labelled blocks of text that the model always sees.
+    """Core memory: labelled blocks of text that are part of every prompt.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),

@@ -31,7 +31,9 @@ class ServiceCalls(Services):
 
     @cached_property
     def runs(self) -> RunCalls:
-        """Runs: one message (or decision) to an agent and all that follows from it."""
+        """Runs, each of which is the processing of one message (or decision) by an agent or a
+        group.
+        """
         return RunCalls(self.channel)
 
     @cached_property
@@ -71,7 +73,7 @@ class ServiceCalls(Services):
 
     @cached_property
     def blocks(self) -> BlockCalls:
-        """Core memory: labelled blocks of text that the model always sees."""
+        """Core memory: labelled blocks of text that are part of every prompt."""
         return BlockCalls(self.channel)
 
     @cached_property
@@ -81,7 +83,7 @@ class ServiceCalls(Services):
 
     @cached_property
     def messages(self) -> MessageCalls:
-        """Recall memory: every message ever stored, readable and searchable."""
+        """Recall memory: all stored messages, which can be listed and searched."""
         return MessageCalls(self.channel)
 
     @cached_property
@@ -96,13 +98,13 @@ class ServiceCalls(Services):
 
     @cached_property
     def passages(self) -> PassageCalls:
-        """Passages: texts that an agent, a person or a program stored for later."""
+        """Passages: texts that an agent, a person or a program has stored in archival memory."""
         return PassageCalls(self.channel)
 
     @cached_property
     def passage_index(self) -> PassageIndexCalls:
-        """The index of passages and of files, which all projects share, and its rebuilding while it
-        serves.
+        """The indexes of passages and of files, which all projects share, and their rebuilding
+        while they serve searches.
         """
         return PassageIndexCalls(self.channel)
 
@@ -125,7 +127,9 @@ class SyncServiceCalls(OnThread[ServiceCallsT], Services):
 
     @cached_property
     def runs(self) -> SyncRunCalls:
-        """Runs: one message (or decision) to an agent and all that follows from it."""
+        """Runs, each of which is the processing of one message (or decision) by an agent or a
+        group.
+        """
         return SyncRunCalls(self._inner.runs, self._thread)
 
     @cached_property
@@ -165,7 +169,7 @@ class SyncServiceCalls(OnThread[ServiceCallsT], Services):
 
     @cached_property
     def blocks(self) -> SyncBlockCalls:
-        """Core memory: labelled blocks of text that the model always sees."""
+        """Core memory: labelled blocks of text that are part of every prompt."""
         return SyncBlockCalls(self._inner.blocks, self._thread)
 
     @cached_property
@@ -175,7 +179,7 @@ class SyncServiceCalls(OnThread[ServiceCallsT], Services):
 
     @cached_property
     def messages(self) -> SyncMessageCalls:
-        """Recall memory: every message ever stored, readable and searchable."""
+        """Recall memory: all stored messages, which can be listed and searched."""
         return SyncMessageCalls(self._inner.messages, self._thread)
 
     @cached_property
@@ -190,13 +194,13 @@ class SyncServiceCalls(OnThread[ServiceCallsT], Services):
 
     @cached_property
     def passages(self) -> SyncPassageCalls:
-        """Passages: texts that an agent, a person or a program stored for later."""
+        """Passages: texts that an agent, a person or a program has stored in archival memory."""
         return SyncPassageCalls(self._inner.passages, self._thread)
 
     @cached_property
     def passage_index(self) -> SyncPassageIndexCalls:
-        """The index of passages and of files, which all projects share, and its rebuilding while it
-        serves.
+        """The indexes of passages and of files, which all projects share, and their rebuilding
+        while they serve searches.
         """
         return SyncPassageIndexCalls(self._inner.passage_index, self._thread)
 

@@ -36,8 +36,8 @@ class FileCalls(FileUploads):
 
         Args:
             name: Name.
-            description: What is in it.
-            instructions: How to use it.
+            description: Description of its content; shown to the model.
+            instructions: Instructions for its use; shown to the model.
             request_id: Idempotency key: a repeated id returns the first response.
         """
         request = file_service_pb2.CreateFolderRequest(
@@ -93,7 +93,7 @@ class FileCalls(FileUploads):
     async def watch(
         self, file_id: str | file_service_pb2.File
     ) -> AsyncGenerator[file_service_pb2.File, None]:
-        """Sends a file after each progress of its processing, until it is ready or has failed.
+        """Streams the state of a file after each change, until it is ready or has failed.
 
         NOT_FOUND (FILE_NOT_FOUND).
 
@@ -158,8 +158,8 @@ class FileCalls(FileUploads):
         Args:
             agent_id: The agent.
             folder_id: The folder.
-            open_count: Open this many of its files, by name; 0 opens none, so that a prompt does
-                not grow unasked.
+            open_count: Open this many of its files, in the order of their names; 0 opens none, so
+                that the prompt does not grow.
         """
         request = file_service_pb2.AttachFolderRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -196,7 +196,7 @@ class FileCalls(FileUploads):
         max_memory_bytes: int = 0,
         request_id: str = "",
     ) -> file_service_pb2.OpenFilesResponse:
-        """Opens windows into files; closes the least recently used beyond the limit.
+        """Opens windows into files; closes the least recently used files above the limit.
 
         Nothing is opened or closed unless every name and range is valid. NOT_FOUND
         (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
@@ -205,13 +205,15 @@ class FileCalls(FileUploads):
 
         Args:
             agent_id: The agent.
-            windows: What to open.
-            close_all_others: Close all others first, after all names are checked.
-            max_files_open: Files that may be open at once; 0 means the number that the context
-                window of the agent allows, or 5 if that is unknown.
-            per_file_view_window_char_limit: Characters of a file that are shown to the agent; 0
-                means as many as its context window allows, or 15000 if that is not known.
-            max_memory_bytes: UTF-8 bytes that memory blocks and open files may take together in the
+            windows: The files to open.
+            close_all_others: True to close all other files first, after all names have been
+                checked.
+            max_files_open: Maximum number of open files; 0 means the number that the context window
+                of the agent allows, or 5 if that is unknown.
+            per_file_view_window_char_limit: Maximum number of characters of a file that are shown;
+                0 means the number that the context window of the agent allows, or 15000 if that is
+                unknown.
+            max_memory_bytes: Maximum UTF-8 bytes of memory blocks and open files together in the
                 prompt of the agent; 0 means the space of its prompt, if that is known.
             request_id: Idempotency key.
         """
@@ -253,13 +255,13 @@ class FileCalls(FileUploads):
         context_lines: int | None = None,
         offset: int = 0,
     ) -> file_service_pb2.GrepFilesResponse:
-        """Searches the agent's files by pattern, 20 matches a page, in linear time.
+        """Searches the agent's files by pattern, in linear time, and returns 20 matches per page.
 
         Args:
             agent_id: The agent.
             pattern: Regular expression, case-insensitive, at most 1000 characters; not blank.
             include: Glob or regular expression over file names.
-            context_lines: Lines before and after a match: unset means 1.
+            context_lines: Number of lines before and after a match; unset means 1.
             offset: Matches to skip.
         """
         request = file_service_pb2.GrepFilesRequest(
@@ -280,16 +282,16 @@ class FileCalls(FileUploads):
         max_bytes: int = 0,
         content_hash: str = "",
     ) -> file_service_pb2.ReadFileResponse:
-        """Returns lines of a file that an agent can read, whole lines as far as max_bytes allow.
+        """Returns lines of a file that an agent can read: as many whole lines as max_bytes allow.
 
-        The first line is cut if it does not fit alone. NOT_FOUND (FILE_NOT_FOUND: there is no such
-        file in the folders of the agent, it cannot be read, or it has another content_hash).
+        The first line is truncated if it alone is longer. NOT_FOUND (FILE_NOT_FOUND: there is no
+        such file in the folders of the agent, it cannot be read, or it has another content_hash).
 
         Args:
             agent_id: The agent to which the folder of the file is attached.
             file_id: The file.
             first_line: First line, from 1; 0 means 1.
-            max_bytes: UTF-8 bytes that the lines may have together; 0 means 65536, at most 1048576.
+            max_bytes: Maximum UTF-8 bytes of all lines together; 0 means 65536, at most 1048576.
             content_hash: SHA-256 of the bytes of the file, hex; a file that has other bytes is not
                 found. Empty for any.
         """
@@ -311,7 +313,8 @@ class FileCalls(FileUploads):
             agent_id: The agent.
             query: A question or words; not blank.
             limit: Results: 0 means 5, at most 50.
-            explain: Count the pieces that are left out because they are not related to the query.
+            explain: True to count the pieces that are left out because they are not related to the
+                query.
         """
         request = file_service_pb2.SearchFilesRequest(
             agent_id=await agent_id_of(self.channel, agent_id),

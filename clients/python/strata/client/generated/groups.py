@@ -38,18 +38,19 @@ class GroupCalls(group_service_pb2_grpc.GroupServiceStub):
         shared_block_ids: Iterable[str | block_service_pb2.Block] = (),
         request_id: str = "",
     ) -> group_service_pb2.Group:
-        """Creates a group and attaches its shared blocks to all of its agents, all or none.
+        """Creates a group and attaches its shared blocks to all of its agents; if a block cannot be
+        attached, nothing is created.
 
         NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: an agent has
         another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: the blocks would be too large for the prompt of an agent).
 
         Args:
-            description: What it is for, at most 10000 characters.
-            manager: How it decides who speaks; round_robin if unset.
+            description: Description of its purpose, at most 10000 characters.
+            manager: How it chooses the agent that replies; round_robin if unset.
             agent_ids: The members in order: 1 to 32 different agents. For sleeptime and
-                voice_sleeptime the memory agent of the manager agent, or none, which means the
-                same.
+                voice_sleeptime either the memory agent of the manager agent or an empty list, which
+                means the same.
             shared_block_ids: Blocks to attach to all of them, at most 64.
             request_id: Idempotency key: a repeated id returns the first response.
         """
@@ -89,7 +90,7 @@ class GroupCalls(group_service_pb2_grpc.GroupServiceStub):
         Args:
             manager_type: Only groups of this kind; all if unset.
             page_size: Groups to return: 0 means 50, at most 500.
-            agent_id: Only groups that this agent is a member or the manager of; all if empty.
+            agent_id: Only groups of which this agent is a member or the manager; all if empty.
         """
         request = group_service_pb2.ListGroupsRequest(
             manager_type=enum_of(group_service_pb2.ManagerType, manager_type, "manager_type"),
@@ -120,9 +121,10 @@ class GroupCalls(group_service_pb2_grpc.GroupServiceStub):
 
         Args:
             group_id: The group.
-            description: What it is for.
-            manager: How it decides who speaks, whole. With a manager of sleeptime or
-                voice_sleeptime the members become the memory agent of the manager agent.
+            description: New description.
+            manager: How it chooses the agent that replies; replaces all fields of the present
+                configuration. With sleeptime or voice_sleeptime the memory agent of the manager
+                agent becomes the only member.
             members: The members.
             shared_blocks: The shared blocks. Blocks that are not in the list stay attached to the
                 agents.

@@ -68,17 +68,18 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
             environment: Environment variables that are not secrets, by name (stdio).
             headers: Headers that are not secrets, by name (HTTP).
             bearer_secret: Name of a secret sent as "Authorization: Bearer ..." (HTTP).
-            disabled: True if it must not be used: its tools stay known, but are not offered and not
-                run.
+            disabled: True if it must not be used: its tools stay stored, but are not offered and
+                not run.
             max_concurrent_calls: Maximum number of concurrent calls: 0 means 4, at most 32. Further
                 calls wait.
             oauth: True if a person signs in to it through OAuth (HTTP), with BeginMcpSignIn. Not
                 together with client_credentials, bearer_secret or an Authorization header.
-            client_credentials: How to get tokens from an authorization server (HTTP); unset if it
-                needs none. Not together with bearer_secret or an Authorization header.
-            oauth_client: Settings for the sign-in of a person, if discovery does not suffice: by
-                default the server names its authorization server, which registers Strata as a
-                client.
+            client_credentials: Credentials with which Strata gets tokens from an authorization
+                server (HTTP); unset if none are needed. Not together with bearer_secret or an
+                Authorization header.
+            oauth_client: Settings for the sign-in of a person, if automatic discovery is not
+                sufficient. By default the server names its authorization server, and Strata
+                registers there as a client.
             request_id: Idempotency key: a repeated id returns the first response.
         """
         request = mcp_service_pb2.AddMcpServerRequest(
@@ -155,7 +156,7 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         cleared.
 
         Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
-        (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
+        (MCP_STDIO_DISABLED). After a change of the URL or the issuer a person has to sign in again.
 
         Args:
             mcp_server_id: The server.
@@ -172,17 +173,18 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
             environment: Environment variables that are not secrets, by name (stdio).
             headers: Headers that are not secrets, by name (HTTP).
             bearer_secret: Name of a secret sent as "Authorization: Bearer ..." (HTTP).
-            disabled: True if it must not be used: its tools stay known, but are not offered and not
-                run.
+            disabled: True if it must not be used: its tools stay stored, but are not offered and
+                not run.
             max_concurrent_calls: Maximum number of concurrent calls: 0 means 4, at most 32. Further
                 calls wait.
             oauth: True if a person signs in to it through OAuth (HTTP), with BeginMcpSignIn. Not
                 together with client_credentials, bearer_secret or an Authorization header.
-            client_credentials: How to get tokens from an authorization server (HTTP); unset if it
-                needs none. Not together with bearer_secret or an Authorization header.
-            oauth_client: Settings for the sign-in of a person, if discovery does not suffice: by
-                default the server names its authorization server, which registers Strata as a
-                client.
+            client_credentials: Credentials with which Strata gets tokens from an authorization
+                server (HTTP); unset if none are needed. Not together with bearer_secret or an
+                Authorization header.
+            oauth_client: Settings for the sign-in of a person, if automatic discovery is not
+                sufficient. By default the server names its authorization server, and Strata
+                registers there as a client.
         """
         request = mcp_service_pb2.UpdateMcpServerRequest(
             mcp_server_id=id_of(mcp_server_id),
@@ -222,7 +224,7 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         return await self.RefreshMcpServer(request)
 
     async def remove(self, mcp_server_id: str | mcp_service_pb2.McpServer) -> None:
-        """Removes a server with its tools: agents that have them continue without them.
+        """Removes a server with its tools; agents to which they are attached continue without them.
 
         NOT_FOUND (MCP_SERVER_NOT_FOUND).
 
@@ -256,12 +258,12 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
         """Approves the present definition of a changed tool, which is then offered and run again.
 
         NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the
-        server no longer has it.
+        changed again. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server
+        no longer has it.
 
         Args:
             mcp_server_id: The server.
-            name: Name that the server gives the tool.
+            name: Name of the tool at the server.
             version: The version to approve, as ListMcpTools returns it.
         """
         request = mcp_service_pb2.ApproveMcpToolRequest(
@@ -273,18 +275,18 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
     async def begin_sign_in(
         self, mcp_server_id: str | mcp_service_pb2.McpServer, *, redirect_uri: str = ""
     ) -> mcp_service_pb2.BeginMcpSignInResponse:
-        """Begins to sign in to a server with "oauth": finds its authorization server, and returns
-        where a person has to go with a browser.
+        """Begins a sign-in to a server with "oauth": finds its authorization server, and returns
+        the URL that a person has to open in a browser.
 
         NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has
         no sign-in, or it is not possible for the reason in the message; (MODEL_NOT_CONFIGURED): the
-        operator has set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are
-        open.
+        operator has not set a master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins
+        are open.
 
         Args:
             mcp_server_id: The server.
-            redirect_uri: Where the browser is sent back to: http://127.0.0.1 or http://[::1] with a
-                port and a path, or an https URL; no query, no fragment.
+            redirect_uri: The URL to which the browser is redirected: http://127.0.0.1 or
+                http://[::1] with a port and a path, or an https URL; no query, no fragment.
         """
         request = mcp_service_pb2.BeginMcpSignInRequest(
             mcp_server_id=id_of(mcp_server_id), redirect_uri=redirect_uri
@@ -309,7 +311,7 @@ class McpCalls(mcp_service_pb2_grpc.McpServiceStub):
 
         Args:
             mcp_server_id: The server.
-            state: Parameter "state" of the URL that the browser was sent back to.
+            state: Parameter "state" of the URL to which the browser was redirected.
             code: Its parameter "code".
             issuer: Its parameter "iss", if it has one.
         """

@@ -24,12 +24,13 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
         self.channel = channel
 
     async def get(self, *, collection: str = "", partition: str = "") -> search_pb2.IndexState:
-        """Returns the serving index, the messages that wait for it, and the newest rebuild.
+        """Returns the active index, the number of messages waiting for it, and the newest rebuild.
 
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
 
         Args:
-            collection: Which: "messages" of recall, "passages" or "files" of archival memory.
+            collection: Name of the index: "messages" of recall, "passages" or "files" of archival
+                memory.
             partition: The partition whose index is meant; empty means "default". Each partition has
                 its own indexes.
         """
@@ -46,8 +47,8 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
         request_id: str = "",
     ) -> search_pb2.Reindex:
         """Starts a rebuild of an index, with another embedding model if one is named: a new
-        collection is filled beside the old one, and serves after a check has shown that it finds
-        the same messages.
+        collection is filled beside the old one, and becomes active after a check that it finds the
+        same messages.
 
         FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not
         indexed here).
@@ -70,10 +71,11 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
     async def finish_reindex(
         self, *, collection: str = "", partition: str = ""
     ) -> search_pb2.Reindex:
-        """Drops the old collection of a rebuild that serves, before the grace period ends.
+        """Deletes the old collection of a rebuild whose new collection is active, before the grace
+        period ends.
 
-        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is
-        over; MODEL_NOT_CONFIGURED: messages are not indexed here).
+        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not active
+        yet, or the rebuild has ended; MODEL_NOT_CONFIGURED: messages are not indexed here).
 
         Args:
             collection: Which index; see GetIndexRequest.
@@ -86,9 +88,10 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
     async def roll_back_reindex(
         self, *, collection: str = "", partition: str = ""
     ) -> search_pb2.Reindex:
-        """Lets the old collection serve again, or cancels a rebuild that does not serve yet.
+        """Makes the old collection active again, or cancels a rebuild whose new collection is not
+        active yet.
 
-        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over;
+        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended;
         MODEL_NOT_CONFIGURED: messages are not indexed here).
 
         Args:

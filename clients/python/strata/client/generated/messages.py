@@ -18,7 +18,7 @@ from strata.client.generated.enums import ListOrderName, RoleName, SearchModeNam
 
 
 class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
-    """Recall memory: every message ever stored, readable and searchable.
+    """Recall memory: all stored messages, which can be listed and searched.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
@@ -64,8 +64,8 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
 
         Args:
             conversation_id: The conversation to list, for a fork also the messages before it; or
-            agent_id: the agent, for all its conversations by time, without the copies that forks
-                start with (but for pinned ones). One of the two is required.
+            agent_id: the agent, for all its conversations by time, without the copies at the
+                beginning of forks (except pinned ones). One of the two is required.
             page_size: Messages to return: 0 means 50, at most 500.
             order: Oldest or newest first.
             roles: Only these roles; empty means all.
@@ -122,14 +122,14 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         """Searches the messages of an agent, in all its conversations or in one, by meaning and by
         words, best first.
 
-        Messages that are not indexed yet are found only by their words; without an index all
-        messages are, as search_mode shows. Messages that a fork has copied are returned from their
-        original conversation. If the server has a reranker, it orders the best messages, except in
-        full-text mode; if it fails or takes too long, the fused order is kept, as `reranking`
-        shows.
+        Messages that are not indexed yet are found only by their words; without an index this
+        applies to all messages, see search_mode. Messages that a fork has copied are returned from
+        their original conversation. If the server has a reranker, it orders the best messages,
+        except in full-text mode; if it fails or takes too long, the fused order is kept, see
+        `reranking`.
 
         Args:
-            agent_id: Whose messages to search. Required.
+            agent_id: The agent whose messages are searched. Required.
             conversation_id: Only this conversation; empty means all of the agent.
             query: Words or a question; the words of a quoted phrase must be adjacent. Not blank.
             roles: Only these roles; empty means user, assistant and summary.
@@ -141,11 +141,10 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
                 the user, the agent or a summary with a text or an image, regardless of the
                 conditions, but without messages of `exclude_run_id`, heartbeats, and messages that
                 call a tool which shows messages.
-            exclude_run_id: Leave out messages of this run (the turn that is asking).
+            exclude_run_id: Leave out messages of this run (the turn that searches).
             explain: Return an explanation with each hit, and the hits that the conditions excluded.
-            timezone: Timezone of the person who asks, such as "Europe/Lisbon": words like
-                "yesterday" or "last March" in the query rank messages of that time higher. Empty or
-                unknown means UTC.
+            timezone: Timezone of the user, such as "Europe/Lisbon": words like "yesterday" or "last
+                March" in the query rank messages of that time higher. Empty or unknown means UTC.
             reference_time: The time that such words refer to; unset means now.
         """
         request = message_service_pb2.SearchMessagesRequest(
@@ -166,8 +165,8 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         return await self.SearchMessages(request)
 
     async def pin(self, message_id: str | message_pb2.Message) -> message_pb2.Message:
-        """Keeps a message in the window through every compaction, and a tool call together with its
-        return.
+        """Pins a message, so that compactions keep it in the window; a tool call is pinned together
+        with its return.
 
         A message that has left the window is added again after the summary. System messages,
         summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
@@ -201,10 +200,10 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         start_time: Time | None = None,
         page_size: int = 0,
     ) -> message_service_pb2.ExpandSummaryResponse:
-        """Returns the messages that a summary replaces, oldest first: the newest summary in the
-        window of a conversation, or any by its id.
+        """Returns the messages that a summary replaces, oldest first.
 
-        Empty if there is no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
+        The summary is given by its id, or is the newest one in the window of a conversation; the
+        response is empty if the window has none. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
 
         Args:
             conversation_id: The conversation whose newest summary to expand; or
@@ -229,16 +228,16 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         conversation_id: str | agent_service_pb2.Conversation = "",
         agent_id: AgentReference = "",
     ) -> AsyncGenerator[message_pb2.Message, None]:
-        """Streams all messages of a conversation by sequence, or of an agent by time, in responses
-        of some hundred.
+        """Streams all messages of a conversation by sequence, or of an agent by time, several
+        hundred per response.
 
-        Messages that are stored meanwhile may be among them. Images are referred to by id; GetImage
-        returns each.
+        Messages that are stored meanwhile may be included. Images are given as ids; GetImage
+        returns their bytes.
 
         Args:
             conversation_id: The conversation, for a fork also the messages before it; or
-            agent_id: the agent, for all its conversations by time, without the copies that forks
-                start with. One of the two is required.
+            agent_id: the agent, for all its conversations by time, without the copies at the
+                beginning of forks. One of the two is required.
         """
         request = message_service_pb2.ExportMessagesRequest(
             conversation_id=id_of(conversation_id),
@@ -255,7 +254,7 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
     async def get_image(self, image_id: str) -> message_service_pb2.GetImageResponse:
         """Returns the bytes of an image of a stored message.
 
-        NOT_FOUND (IMAGE_NOT_FOUND): no message of the project has it, or not any more.
+        NOT_FOUND (IMAGE_NOT_FOUND): no message of the project has it, or no longer has it.
 
         Args:
             image_id: The image_id of an image part: 64 hexadecimal digits.
@@ -264,20 +263,20 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         return await self.GetImage(request)
 
     async def get_retention(self) -> message_service_pb2.Retention:
-        """Returns for how long the project keeps messages."""
+        """Returns the retention of the project: for how many days it keeps messages."""
         request = message_service_pb2.GetRetentionRequest()
         response = await self.GetRetention(request)
         return response.retention
 
     async def set_retention(self, *, days: int | None = None) -> message_service_pb2.Retention:
-        """Sets for how long the project keeps messages.
+        """Sets for how many days the project keeps messages.
 
-        Older ones are permanently deleted in the background, also from the index. Messages in a
-        window, pinned messages, and the first and the last message that a summary replaces are not
-        deleted while this is so. A call is deleted together with its return.
+        Older ones are permanently deleted in the background, also from the index. Not deleted are
+        messages that are in a window or pinned, and the first and the last message that an existing
+        summary replaces. A call is deleted together with its return.
 
         Args:
-            days: Days, at most 36500; 0 keeps all messages for ever. Required.
+            days: Days, at most 36500; 0 keeps all messages permanently. Required.
         """
         request = message_service_pb2.SetRetentionRequest(days=days)
         response = await self.SetRetention(request)
@@ -285,7 +284,7 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
 
 
 class SyncMessageCalls(OnThread[MessageCalls], message_service_pb2_grpc.MessageServiceStub):
-    """Recall memory: every message ever stored, readable and searchable.
+    """Recall memory: all stored messages, which can be listed and searched.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),

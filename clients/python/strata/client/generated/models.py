@@ -39,7 +39,7 @@ class ModelCalls(model_service_pb2_grpc.ModelServiceStub):
 
         Args:
             handle: "provider/model"; the model need not be listed.
-            skip_requests: True to ask the server only: no request is sent to the model itself.
+            skip_requests: True to query only the server: no request is sent to the model itself.
         """
         request = model_service_pb2.ProbeModelRequest(handle=handle, skip_requests=skip_requests)
         return await self.ProbeModel(request)
@@ -56,9 +56,9 @@ class ModelCalls(model_service_pb2_grpc.ModelServiceStub):
 
         Args:
             provider: Name of the endpoint.
-            api_key: The key; empty deletes it. Printable ASCII without blanks; for an endpoint of
-                Vertex AI also the JSON file of a service account, of which its e-mail, its ids and
-                its private key are kept.
+            api_key: The key; empty deletes it. Printable ASCII without blanks. For an endpoint of
+                Vertex AI also the JSON file of a service account; only its e-mail, ids and private
+                key are stored.
             agent_id: Only for this agent; empty for every agent of the project.
         """
         request = model_service_pb2.PutModelKeyRequest(

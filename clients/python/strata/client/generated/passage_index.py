@@ -11,8 +11,8 @@ from strata.client.services import new_request_id
 
 
 class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
-    """The index of passages and of files, which all projects share, and its rebuilding while it
-    serves.
+    """The indexes of passages and of files, which all projects share, and their rebuilding while
+    they serve searches.
 
     For operators: every method needs an organization key with the scope "installation.admin", and a
     server can be configured to refuse them all. Errors of every call: UNAUTHENTICATED
@@ -25,10 +25,11 @@ class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
         self.channel = channel
 
     async def get(self, *, collection: str = "", partition: str = "") -> search_pb2.IndexState:
-        """Returns the serving index, the texts that wait for it, and the newest rebuild.
+        """Returns the active index, the number of texts waiting for it, and the newest rebuild.
 
         Args:
-            collection: Which: "messages" of recall, "passages" or "files" of archival memory.
+            collection: Name of the index: "messages" of recall, "passages" or "files" of archival
+                memory.
             partition: The partition whose index is meant; empty means "default". Each partition has
                 its own indexes.
         """
@@ -45,8 +46,8 @@ class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
         request_id: str = "",
     ) -> search_pb2.Reindex:
         """Starts a rebuild of an index, with another embedding model if one is named: a new
-        collection is filled beside the old one, and serves after a check has shown that it finds
-        the same texts.
+        collection is filled beside the old one, and becomes active after a check that it finds the
+        same texts.
 
         FAILED_PRECONDITION (IN_USE: a rebuild is open).
 
@@ -68,10 +69,11 @@ class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
     async def finish_reindex(
         self, *, collection: str = "", partition: str = ""
     ) -> search_pb2.Reindex:
-        """Drops the old collection of a rebuild that serves, before the grace period ends.
+        """Deletes the old collection of a rebuild whose new collection is active, before the grace
+        period ends.
 
-        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is
-        over).
+        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not active
+        yet, or the rebuild has ended).
 
         Args:
             collection: Which index; see GetIndexRequest.
@@ -84,9 +86,10 @@ class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
     async def roll_back_reindex(
         self, *, collection: str = "", partition: str = ""
     ) -> search_pb2.Reindex:
-        """Lets the old collection serve again, or cancels a rebuild that does not serve yet.
+        """Makes the old collection active again, or cancels a rebuild whose new collection is not
+        active yet.
 
-        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over).
+        NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended).
 
         Args:
             collection: Which index; see GetIndexRequest.
@@ -100,8 +103,8 @@ class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
 class SyncPassageIndexCalls(
     OnThread[PassageIndexCalls], passage_index_service_pb2_grpc.PassageIndexServiceStub
 ):
-    """The index of passages and of files, which all projects share, and its rebuilding while it
-    serves.
+    """The indexes of passages and of files, which all projects share, and their rebuilding while
+    they serve searches.
 
     For operators: every method needs an organization key with the scope "installation.admin", and a
     server can be configured to refuse them all. Errors of every call: UNAUTHENTICATED

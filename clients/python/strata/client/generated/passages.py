@@ -23,7 +23,7 @@ from strata.client.services import new_request_id
 
 
 class PassageCalls(PassageUploads):
-    """Passages: texts that an agent, a person or a program stored for later.
+    """Passages: texts that an agent, a person or a program has stored in archival memory.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
@@ -50,7 +50,7 @@ class PassageCalls(PassageUploads):
     ) -> passage_service_pb2.InsertPassageResponse:
         """Stores a passage.
 
-        It can be found by its words at once, and by its meaning after it is indexed. The response
+        Searches find it by its words immediately, by its meaning after it is indexed. The response
         names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
         ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
 
@@ -61,12 +61,12 @@ class PassageCalls(PassageUploads):
             tags: Tags; duplicates are dropped.
             metadata: Free key-value pairs.
             origin: Where it came from.
-            create_time: When it was said or written; unset means now. An archive with a
-                time-to-live counts from this time, and refuses passages that are too old.
+            create_time: When the text was written; unset means now. The time-to-live of an archive
+                begins at this time, and the archive refuses passages that are too old.
             embedding: A precomputed vector of the text, used instead of embedding it; with the
                 dimension of the archive's model, finite and not all zero.
-            embedding_model: The model that made it, which must be the archive's; set with the
-                embedding.
+            embedding_model: The model that computed the embedding, which must be the archive's;
+                required with embedding.
             request_id: Idempotency key; agents use "run/step/call".
         """
         request = passage_service_pb2.InsertPassageRequest(
@@ -151,7 +151,7 @@ class PassageCalls(PassageUploads):
         origin: passage_service_pb2.PassageOrigin | None = None,
         reason: str = "",
     ) -> None:
-        """Hides a passage: searches, counts and lists leave it out.
+        """Hides a passage from searches, counts and lists.
 
         RestorePassage undoes this. NOT_FOUND (PASSAGE_NOT_FOUND).
 
@@ -295,23 +295,22 @@ class PassageCalls(PassageUploads):
     ) -> passage_service_pb2.SearchPassagesResponse:
         """Searches the passages of an agent or of archives by meaning and by words, best first.
 
-        Passages that are not indexed yet are found only by their words; without an index all
-        passages are, as search_mode shows. If the server has a reranker, it orders the best
-        passages; if it fails or takes too long, the fused order is kept, as `reranking` shows.
+        Passages that are not indexed yet are found only by their words; without an index this
+        applies to all passages, see search_mode. If the server has a reranker, it orders the best
+        passages; if it fails or takes too long, the fused order is kept, see `reranking`.
 
         Args:
             agent_id: Search the archives of this agent; or
             archive_ids: these archives.
             query: Words or a question; not blank.
             tags: Only passages with these tags.
-            tag_match_mode: Any or all of them.
+            tag_match_mode: Whether a passage needs any or all of them.
             start_time: Only passages created at or after this time.
             end_time: Only passages created before this time.
             top_k: Results: 0 means 5, at most 100.
             explain: Return an explanation with each hit, and the hits that the conditions excluded.
-            timezone: Timezone of the person who asks, such as "Europe/Lisbon": words like
-                "yesterday" or "last March" in the query rank passages of that time higher. Empty or
-                unknown means UTC.
+            timezone: Timezone of the user, such as "Europe/Lisbon": words like "yesterday" or "last
+                March" in the query rank passages of that time higher. Empty or unknown means UTC.
             reference_time: The time that such words refer to; unset means now.
         """
         request = passage_service_pb2.SearchPassagesRequest(
@@ -350,7 +349,7 @@ class PassageCalls(PassageUploads):
 
 
 class SyncPassageCalls(OnThread[PassageCalls], passage_service_pb2_grpc.PassageServiceStub):
-    """Passages: texts that an agent, a person or a program stored for later.
+    """Passages: texts that an agent, a person or a program has stored in archival memory.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),

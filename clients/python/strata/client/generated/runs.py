@@ -26,7 +26,7 @@ from strata.client.services import new_request_id
 
 
 class RunCalls(run_service_pb2_grpc.RunServiceStub):
-    """Runs: one message (or decision) to an agent and all that follows from it.
+    """Runs, each of which is the processing of one message (or decision) by an agent or a group.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -71,13 +71,13 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
                 ahead; unset, or a time that has passed, means at once. Until then it is QUEUED, is
                 listed and can be cancelled, counts as an open run of the project, and does not
                 block other runs of its conversation. From then on it waits like any other run for
-                the active run and for approvals; on_busy must be ENQUEUE and on_approval REJECT,
-                since neither can be decided before.
-            group_id: The group whose members answer, instead of an agent. max_steps is then that of
+                the active run and for approvals. on_busy must be ENQUEUE and on_approval REJECT,
+                because other values cannot be applied before that time.
+            group_id: The group whose members answer, instead of an agent. max_steps then applies to
                 each turn of a member.
             response_format: Format of the reply; unset means that of the agent. It applies to this
-                run, and to the run that continues with the answer to an approval that it asks for.
-                Not for a group, whose members use their own formats.
+                run, and to the run that continues with the answer to its request for approval. Not
+                for a group, whose members use their own formats.
             request_id: Idempotency key: a repeated id returns the first run; empty means a new run
                 each time.
         """
@@ -140,11 +140,11 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
                 yield item
 
     async def cancel(self, run_id: str | run_service_pb2.Run) -> run_service_pb2.Run:
-        """Stops a run: the model call is aborted, the running tool is killed, what is committed
-        stays; runs of other agents that it waits for are stopped too.
+        """Stops a run: the model call is aborted, the running tool is killed, committed steps stay;
+        runs of other agents that it waits for are stopped too.
 
         While its last step cannot be stored, it stays CANCELLING, at most until its deadline.
-        Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
+        Cancelling a run that has ended succeeds. NOT_FOUND (RUN_NOT_FOUND).
 
         Args:
             run_id: The run.
@@ -163,8 +163,8 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         Args:
             agent_id: Only approvals of this agent.
             include_decided: True to list decided ones too.
-            page_size: Approvals to return: 0 means 50, at most 100: each contains all arguments of
-                its calls.
+            page_size: Approvals to return: 0 means 50, at most 100, since each contains all
+                arguments of its calls.
         """
         request = run_service_pb2.ListApprovalsRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
@@ -205,7 +205,7 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         """Records a finished run: everything that it received, sent and stored, so that another
         build can replay it.
 
-        The pieces make up one JSON document, a RunRecording of the agent loop. Needs the right to
+        The pieces form one JSON document, a RunRecording of the agent loop. Needs the permission to
         read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
         FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
         are no longer stored).
@@ -230,9 +230,9 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         """Queues a run of the memory agent of an agent now, instead of after the next turn that is
         due: it reads the messages since the last run of the memory agent.
 
-        If a run is queued already, that run may begin at once. The run waits for a slot for memory
-        agents and for tokens of their budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND).
+        If a run is already queued, that run no longer waits for its start time. The run waits for a
+        slot for memory agents and for tokens of their budget; follow it with StreamRun. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
 
         Args:
             agent_id: The agent whose memory is maintained.
@@ -266,13 +266,14 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         return response.conversations
 
     async def ingest_files(self, agent_id: AgentReference) -> run_service_pb2.IngestFilesResponse:
-        """Starts agents that read the files in the folders of an agent, each into a memory block of
-        the agent with the name of the file: a few at a time, and each content once.
+        """Starts ingestion agents, each of which reads a file in the folders of an agent and writes
+        a memory block of the agent that is named after the file.
 
-        Attaching a folder to an agent that has a memory agent does the same. They share slots and
-        the budget of memory agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND),
-        FAILED_PRECONDITION (INVALID_FIELD: the agent has no memory agent, or ingestion is turned
-        off for it or for the server).
+        A few run at a time, and each content is read once. Attaching a folder to an agent that has
+        a memory agent does the same. Ingestion agents use the slots and the budget of memory
+        agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND), FAILED_PRECONDITION
+        (INVALID_FIELD: the agent has no memory agent, or ingestion is turned off for it or for the
+        server).
 
         Args:
             agent_id: The agent.
@@ -300,7 +301,7 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
 
 
 class SyncRunCalls(OnThread[RunCalls], run_service_pb2_grpc.RunServiceStub):
-    """Runs: one message (or decision) to an agent and all that follows from it.
+    """Runs, each of which is the processing of one message (or decision) by an agent or a group.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID),
     PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),

@@ -21,8 +21,8 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
     """Schedules: runs that start at a set time, once or repeatedly.
 
     A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, even if that key
-    was revoked. All times are compared with the clock of the database. Errors of every call:
+    use the scopes of the key that created the schedule or last changed it, even if that key was
+    revoked. All times are compared with the clock of the database. Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -68,7 +68,7 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
                 whose minute or hour begins with "*" follows elapsed time instead: no tick in the
                 gap, and ticks in both passes of the overlap.
             time_zone: IANA name of the time zone of cron, such as "Europe/Berlin"; empty means UTC.
-            start_time: The one time to run at, in the future.
+            start_time: The time of the only run, in the future.
             response_format: Format of the replies of its runs; unset means that of the agent.
             request_id: Idempotency key: a repeated id returns the first schedule; empty means a new
                 one each time.
@@ -114,7 +114,8 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
         Args:
             agent_id: Only of this agent.
             name: Only the schedule with this name.
-            page_size: Schedules to return: 0 means 50, at most 100: each contains its messages.
+            page_size: Schedules to return: 0 means 50, at most 100, since each contains its
+                messages.
         """
         request = schedule_service_pb2.ListSchedulesRequest(
             agent_id=await agent_id_of(self.channel, agent_id), name=name, page_size=page_size
@@ -139,9 +140,8 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
     ) -> schedule_service_pb2.Schedule:
         """Changes the fields that are set.
 
-        The next tick is computed again from now on if the times change. The runs act with the
-        scopes of the caller from then on. NOT_FOUND (SCHEDULE_NOT_FOUND), ALREADY_EXISTS
-        (NAME_TAKEN).
+        The next tick is computed again from now on if the times change. The runs use the scopes of
+        the caller from then on. NOT_FOUND (SCHEDULE_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN).
 
         Args:
             schedule_id: The schedule.
@@ -152,8 +152,8 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
             on_overlap: What to do when the run of the previous tick has not ended.
             cron: The new cron expression; the schedule has no start_time then.
             time_zone: The new time zone of the cron expression.
-            start_time: The new one time; the schedule has no cron expression then. A FINISHED
-                schedule that gets new times is ACTIVE again.
+            start_time: The new time of a single run; the schedule has no cron expression then. A
+                FINISHED schedule that gets new times is ACTIVE again.
             response_format: Format of the replies of its runs.
         """
         request = schedule_service_pb2.UpdateScheduleRequest(
@@ -174,9 +174,9 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
     async def pause(
         self, schedule_id: str | schedule_service_pb2.Schedule
     ) -> schedule_service_pb2.Schedule:
-        """Starts no more runs until the schedule is resumed; an active run continues.
+        """Pauses a schedule: it starts no runs until it is resumed; an active run continues.
 
-        Ticks in the meantime are not recorded and not made up for. Pausing a schedule that is not
+        Ticks in the meantime are neither recorded nor run later. Pausing a schedule that is not
         active changes nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
 
         Args:
@@ -191,7 +191,7 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
     ) -> schedule_service_pb2.Schedule:
         """Resumes a paused or disabled schedule from the next tick on.
 
-        A schedule for one time that has passed meanwhile runs at once. NOT_FOUND
+        A schedule for one time that has passed meanwhile runs immediately. NOT_FOUND
         (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), FAILED_PRECONDITION
         (SCHEDULE_FINISHED).
 
@@ -237,8 +237,8 @@ class SyncScheduleCalls(OnThread[ScheduleCalls], schedule_service_pb2_grpc.Sched
     """Schedules: runs that start at a set time, once or repeatedly.
 
     A schedule belongs to the project. The runs that it starts are ordinary background runs; they
-    act with the scopes of the key that created the schedule or last changed it, even if that key
-    was revoked. All times are compared with the clock of the database. Errors of every call:
+    use the scopes of the key that created the schedule or last changed it, even if that key was
+    revoked. All times are compared with the clock of the database. Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.

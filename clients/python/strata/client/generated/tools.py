@@ -50,22 +50,23 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
 
         The source is not run: errors in it are reported by line and parameter. ALREADY_EXISTS
         (NAME_TAKEN by a built-in tool or one of another type, REQUEST_ID_REUSED). UNIMPLEMENTED
-        (NOT_BUILT; metadata "what"): packages or allowed_hosts if the server has them turned off.
-        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool that would be changed
-        does, and the key lacks the scope "secrets". Packages are fetched before the tool is stored,
-        which can take minutes once; packages that are not available are INVALID_ARGUMENT
-        (INVALID_FIELD), an index that does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
+        (NOT_BUILT; metadata "what"): the server has packages or allowed_hosts turned off.
+        PERMISSION_DENIED (SCOPE_MISSING): the new or the stored definition of the tool names
+        secrets, and the key lacks the scope "secrets". Packages are fetched before the tool is
+        stored, which can take minutes the first time. INVALID_ARGUMENT (INVALID_FIELD): a package
+        is not available. UNAVAILABLE (DEPENDENCY_UNAVAILABLE): the package index does not answer.
 
         Args:
             source_code: Python source with one public function; if there are several, the one with
                 the name of the tool. At most 100000 characters. For a client tool only name, schema
                 and description are read from it, and it is not stored.
-            parameters_json: Overrides the schema derived from the source; may not name other
-                arguments.
+            parameters_json: Overrides the schema derived from the source. It must not name
+                arguments that the function does not have, and must require those that the function
+                requires.
             description: Overrides the description derived from the source.
             tags: Tags.
             return_char_limit: Maximum number of characters of a return; 0 means 50000.
-            default_requires_approval: True if every call waits for a person.
+            default_requires_approval: True if every call waits for an approval.
             enable_parallel_execution: True if calls of one reply may run at the same time.
             effect: Its effect.
             pip_requirements: Packages that the source needs, as pip requirements: "requests>=2,<3".
@@ -73,8 +74,8 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
             secret_names: Names of secrets that the tool gets.
             type: CLIENT for a tool that the client runs itself; unset means CUSTOM. A client tool
                 has no packages, secrets, hosts and approval, and runs alone.
-            name: Name of the tool, at most 48 characters; taken from the source if there is one.
-                Names of built-in tools are taken.
+            name: Name of the tool, at most 48 characters; derived from the source if there is one.
+                Names of built-in tools are refused.
             allowed_hosts: Hosts that the tool may reach by http and https, at most 32, in
                 lower-case ASCII: "api.example.com", or "*.example.com" for all its subdomains,
                 without example.com itself. No addresses and no ports. Empty means no network.
@@ -136,8 +137,8 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
                 yield item
 
     async def delete(self, tool_id: str | tool_service_pb2.Tool) -> None:
-        """Deletes a tool of the project, even if agents have it: they continue without it, until
-        there is a tool of that name again.
+        """Deletes a tool of the project, even if it is attached to agents: they continue without
+        it, until a tool with that name is created again.
 
         NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, and
         the key lacks the scope "secrets".
@@ -170,25 +171,26 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
         agent_id: AgentReference = "",
         function_name: str = "",
     ) -> tool_service_pb2.RunToolResponse:
-        """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without an
-        agent.
+        """Runs a custom tool once in the sandbox, or a tool of an MCP server at that server,
+        without an agent.
 
         A tool that fails or reaches a limit is reported as data, not as a status: see
         RunToolResponse.end. A custom tool is stopped before the deadline of the call; the outcome
-        of an MCP tool that has not answered by then is unknown. The call does not wait for the
-        approval of a person: the caller has decided. A changed MCP tool that waits for approval is
-        not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
-        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project
-        has the maximum number of calls in the sandbox.
+        of an MCP tool that has not answered by then is unknown. The call needs no approval, since
+        the caller requests it directly. A changed MCP tool that waits for approval is not run. For
+        an MCP tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING).
+        NOT_FOUND (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project has the maximum
+        number of calls in the sandbox.
 
         Args:
-            tool_id: Id of a custom tool or of a tool of an MCP server or, for a dry run,
-            source_code: source that is not stored and gets no secrets and no network.
+            tool_id: Id of a custom tool or of a tool of an MCP server; or
+            source_code: the source for a dry run, which is not stored and gets no secrets and no
+                network.
             arguments_json: Arguments, a JSON object; empty means none.
-            agent_id: Agent whose memory a tool with the parameter agent_state is given; needed for
-                such a tool. Nothing in it is changed; an agent that does not exist has no memory
-                blocks. The key needs the scope "read" too, since the tool can return what it reads.
-                PERMISSION_DENIED (SCOPE_MISSING).
+            agent_id: Agent whose memory is passed to a tool with the parameter agent_state;
+                required for such a tool. The memory is not changed; an agent that does not exist
+                has no memory blocks. The key also needs the scope "read", since the tool can return
+                the memory. PERMISSION_DENIED (SCOPE_MISSING).
             function_name: Name of the function to run, if the source has several public ones; not
                 together with tool_id.
         """
@@ -204,7 +206,7 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
     async def get_runner(self) -> str:
         """Returns the state of the tool runner, the service that runs the code of tools.
 
-        UNAVAILABLE: it does not answer.
+        UNAVAILABLE: the tool runner does not answer.
         """
         request = tool_service_pb2.GetToolRunnerRequest()
         response = await self.GetToolRunner(request)
@@ -213,8 +215,8 @@ class ToolCalls(tool_service_pb2_grpc.ToolServiceStub):
     async def put_secret(self, name: str, value: str) -> None:
         """Stores a secret that tools can name.
 
-        No call returns it; but the code of a tool that gets it can return it in a form that is not
-        recognised, so naming secrets in a tool needs the scope "secrets" as well.
+        No call returns it. But the code of a tool that gets it can return it in a form that Strata
+        does not recognise, so naming secrets in a tool also needs the scope "secrets".
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
 
         Args:

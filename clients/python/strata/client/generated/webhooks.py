@@ -23,7 +23,7 @@ class WebhookCalls(webhook_service_pb2_grpc.WebhookServiceStub):
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256 with
     the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data". Every
     response other than 2xx is a failure, including redirects; a failed delivery is repeated with
-    growing pauses for about 16 hours. 410 disables the webhook. Errors of every call:
+    increasing pauses for about 16 hours. The status 410 disables the webhook. Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -51,9 +51,9 @@ class WebhookCalls(webhook_service_pb2_grpc.WebhookServiceStub):
         Args:
             url: An http or https URL. It must not lead to a private network, unless the operator
                 allows it.
-            events: Which ends: run.completed, run.failed, run.cancelled; empty means all.
+            events: Kinds of events: run.completed, run.failed, run.cancelled; empty means all.
             agent_id: Only runs of this agent; empty means all agents.
-            run_id: Only this run. If it is over already, its end is delivered at once.
+            run_id: Only this run. If it has already ended, its end is delivered immediately.
             secret: "whsec_" and the Base64 of 24 to 64 bytes; empty lets the server make one.
             request_id: Idempotency key: a repeated id returns the first webhook; empty means a new
                 one each time.
@@ -144,7 +144,7 @@ class SyncWebhookCalls(OnThread[WebhookCalls], webhook_service_pb2_grpc.WebhookS
     each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256 with
     the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data". Every
     response other than 2xx is a failure, including redirects; a failed delivery is repeated with
-    growing pauses for about 16 hours. 410 disables the webhook. Errors of every call:
+    increasing pauses for about 16 hours. The status 410 disables the webhook. Errors of every call:
     UNAUTHENTICATED (CREDENTIALS_MISSING, CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING),
     INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.

@@ -31,25 +31,25 @@ class _AgentType:
 class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     AGENT_TYPE_UNSPECIFIED: _AgentType.ValueType  # 0
-    """letta_v1_agent."""
+    """The default: letta_v1_agent."""
     AGENT_TYPE_LETTA_V1: _AgentType.ValueType  # 1
     """(letta_v1_agent) Replies in plain text, continues after every tool call."""
     AGENT_TYPE_MEMGPT_V2: _AgentType.ValueType  # 2
     """(memgpt_v2_agent) Replies with send_message, continues by heartbeats."""
     AGENT_TYPE_MEMGPT: _AgentType.ValueType  # 3
-    """(memgpt_agent) As MEMGPT_V2, with core_memory_append, core_memory_replace, memory and
-    memory_apply_patch in place of memory_insert and memory_replace.
+    """(memgpt_agent) Like MEMGPT_V2, but with core_memory_append, core_memory_replace, memory and
+    memory_apply_patch instead of memory_insert and memory_replace.
     """
     AGENT_TYPE_SLEEPTIME: _AgentType.ValueType  # 4
     """(sleeptime_agent) Edits memory in the background."""
     AGENT_TYPE_REACT: _AgentType.ValueType  # 5
     """(react_agent) Tools only, no memory blocks."""
     AGENT_TYPE_WORKFLOW: _AgentType.ValueType  # 6
-    """(workflow_agent) Tools only, forgets between runs."""
+    """(workflow_agent) Tools only; each run begins with an empty window."""
     AGENT_TYPE_VOICE_CONVO: _AgentType.ValueType  # 7
     """(voice_convo_agent) Short spoken replies."""
     AGENT_TYPE_VOICE_SLEEPTIME: _AgentType.ValueType  # 8
-    """(voice_sleeptime_agent) Memory of a voice agent."""
+    """(voice_sleeptime_agent) Maintains the memory of a voice agent in the background."""
     AGENT_TYPE_SPLIT_THREAD: _AgentType.ValueType  # 9
     """(split_thread_agent) Not supported: INVALID_FIELD."""
 
@@ -59,25 +59,25 @@ class AgentType(_AgentType, metaclass=_AgentTypeEnumTypeWrapper):
     """
 
 AGENT_TYPE_UNSPECIFIED: AgentType.ValueType  # 0
-"""letta_v1_agent."""
+"""The default: letta_v1_agent."""
 AGENT_TYPE_LETTA_V1: AgentType.ValueType  # 1
 """(letta_v1_agent) Replies in plain text, continues after every tool call."""
 AGENT_TYPE_MEMGPT_V2: AgentType.ValueType  # 2
 """(memgpt_v2_agent) Replies with send_message, continues by heartbeats."""
 AGENT_TYPE_MEMGPT: AgentType.ValueType  # 3
-"""(memgpt_agent) As MEMGPT_V2, with core_memory_append, core_memory_replace, memory and
-memory_apply_patch in place of memory_insert and memory_replace.
+"""(memgpt_agent) Like MEMGPT_V2, but with core_memory_append, core_memory_replace, memory and
+memory_apply_patch instead of memory_insert and memory_replace.
 """
 AGENT_TYPE_SLEEPTIME: AgentType.ValueType  # 4
 """(sleeptime_agent) Edits memory in the background."""
 AGENT_TYPE_REACT: AgentType.ValueType  # 5
 """(react_agent) Tools only, no memory blocks."""
 AGENT_TYPE_WORKFLOW: AgentType.ValueType  # 6
-"""(workflow_agent) Tools only, forgets between runs."""
+"""(workflow_agent) Tools only; each run begins with an empty window."""
 AGENT_TYPE_VOICE_CONVO: AgentType.ValueType  # 7
 """(voice_convo_agent) Short spoken replies."""
 AGENT_TYPE_VOICE_SLEEPTIME: AgentType.ValueType  # 8
-"""(voice_sleeptime_agent) Memory of a voice agent."""
+"""(voice_sleeptime_agent) Maintains the memory of a voice agent in the background."""
 AGENT_TYPE_SPLIT_THREAD: AgentType.ValueType  # 9
 """(split_thread_agent) Not supported: INVALID_FIELD."""
 Global___AgentType: _TypeAlias = AgentType  # noqa: Y015
@@ -93,20 +93,20 @@ class _CompactionTriggerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Com
     COMPACTION_TRIGGER_REQUEST: _CompactionTrigger.ValueType  # 1
     """A call of CompactConversation."""
     COMPACTION_TRIGGER_NEXT_TURN: _CompactionTrigger.ValueType  # 2
-    """The next turn, before it asks the model, if its request does not fit. The message that
-    causes the turn is not known and counts as empty.
+    """The next turn, before it calls the model, if its request does not fit. The message that will
+    start the turn is not known and counts as empty.
     """
 
 class CompactionTrigger(_CompactionTrigger, metaclass=_CompactionTriggerEnumTypeWrapper):
-    """What compacts a window."""
+    """What triggers a compaction."""
 
 COMPACTION_TRIGGER_UNSPECIFIED: CompactionTrigger.ValueType  # 0
 """COMPACTION_TRIGGER_REQUEST."""
 COMPACTION_TRIGGER_REQUEST: CompactionTrigger.ValueType  # 1
 """A call of CompactConversation."""
 COMPACTION_TRIGGER_NEXT_TURN: CompactionTrigger.ValueType  # 2
-"""The next turn, before it asks the model, if its request does not fit. The message that
-causes the turn is not known and counts as empty.
+"""The next turn, before it calls the model, if its request does not fit. The message that will
+start the turn is not known and counts as empty.
 """
 Global___CompactionTrigger: _TypeAlias = CompactionTrigger  # noqa: Y015
 
@@ -117,18 +117,19 @@ class _CompactionObstacle:
 class _CompactionObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CompactionObstacle.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPACTION_OBSTACLE_UNSPECIFIED: _CompactionObstacle.ValueType  # 0
-    """Not set: nothing prevents the compaction."""
+    """Nothing prevents the compaction."""
     COMPACTION_OBSTACLE_SPACE_IS_FREE: _CompactionObstacle.ValueType  # 1
-    """Older messages could leave, but without the summary the messages leave free the share
-    that a compaction frees. Mode "sliding_window" only.
+    """There are older messages to remove, but even without removing them the share of the space that
+    a compaction frees is already free (the current summary is not counted). Mode "sliding_window"
+    only.
     """
     COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: _CompactionObstacle.ValueType  # 2
     """Besides summaries and pinned messages of the user, the window contains only the current
     exchange.
     """
     COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: _CompactionObstacle.ValueType  # 3
-    """Everything older than the current exchange is pinned messages, the messages that they answer,
-    and summaries.
+    """All messages older than the current exchange are pinned, are answered by pinned messages, or
+    are summaries.
     """
     COMPACTION_OBSTACLE_NO_MODEL: _CompactionObstacle.ValueType  # 4
     """No model is configured that could write the summary: CompactConversation fails with
@@ -139,11 +140,11 @@ class _CompactionObstacleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     a turn.
     """
     COMPACTION_OBSTACLE_PROMPT_FILLS_WINDOW: _CompactionObstacle.ValueType  # 6
-    """System message and tools leave messages so little space that each turn would pay for a
-    summary and be too large again.
+    """System message and tools leave so little space for messages that every turn would request
+    another summary.
     """
     COMPACTION_OBSTACLE_PINNED_MESSAGES_FILL_SPACE: _CompactionObstacle.ValueType  # 7
-    """Pinned messages alone fill the space for messages, with the same effect."""
+    """Pinned messages alone fill the space for messages, so every turn would request another summary."""
     COMPACTION_OBSTACLE_WINDOW_IS_CLEARED: _CompactionObstacle.ValueType  # 8
     """The turn begins with an empty window, see message_buffer_autoclear."""
 
@@ -151,18 +152,19 @@ class CompactionObstacle(_CompactionObstacle, metaclass=_CompactionObstacleEnumT
     """Why a compaction would change nothing."""
 
 COMPACTION_OBSTACLE_UNSPECIFIED: CompactionObstacle.ValueType  # 0
-"""Not set: nothing prevents the compaction."""
+"""Nothing prevents the compaction."""
 COMPACTION_OBSTACLE_SPACE_IS_FREE: CompactionObstacle.ValueType  # 1
-"""Older messages could leave, but without the summary the messages leave free the share
-that a compaction frees. Mode "sliding_window" only.
+"""There are older messages to remove, but even without removing them the share of the space that
+a compaction frees is already free (the current summary is not counted). Mode "sliding_window"
+only.
 """
 COMPACTION_OBSTACLE_NO_OLDER_EXCHANGE: CompactionObstacle.ValueType  # 2
 """Besides summaries and pinned messages of the user, the window contains only the current
 exchange.
 """
 COMPACTION_OBSTACLE_OLDER_MESSAGES_PINNED: CompactionObstacle.ValueType  # 3
-"""Everything older than the current exchange is pinned messages, the messages that they answer,
-and summaries.
+"""All messages older than the current exchange are pinned, are answered by pinned messages, or
+are summaries.
 """
 COMPACTION_OBSTACLE_NO_MODEL: CompactionObstacle.ValueType  # 4
 """No model is configured that could write the summary: CompactConversation fails with
@@ -173,11 +175,11 @@ COMPACTION_OBSTACLE_WINDOW_NOT_FULL: CompactionObstacle.ValueType  # 5
 a turn.
 """
 COMPACTION_OBSTACLE_PROMPT_FILLS_WINDOW: CompactionObstacle.ValueType  # 6
-"""System message and tools leave messages so little space that each turn would pay for a
-summary and be too large again.
+"""System message and tools leave so little space for messages that every turn would request
+another summary.
 """
 COMPACTION_OBSTACLE_PINNED_MESSAGES_FILL_SPACE: CompactionObstacle.ValueType  # 7
-"""Pinned messages alone fill the space for messages, with the same effect."""
+"""Pinned messages alone fill the space for messages, so every turn would request another summary."""
 COMPACTION_OBSTACLE_WINDOW_IS_CLEARED: CompactionObstacle.ValueType  # 8
 """The turn begins with an empty window, see message_buffer_autoclear."""
 Global___CompactionObstacle: _TypeAlias = CompactionObstacle  # noqa: Y015
@@ -236,13 +238,15 @@ class ModelConfig(_message.Message):
     temperature: _builtins.float
     """Sampling temperature; unset means 0.7."""
     parallel_tool_calls: _builtins.bool
-    """True to let the model ask for several calls at once."""
+    """True to allow several tool calls in one reply."""
     reasoning_effort: _builtins.str
     """"none", "minimal", "low", "medium", "high", "xhigh"; empty means the provider's default."""
     max_reasoning_tokens: _builtins.int
     """Maximum number of tokens of reasoning (Anthropic); 0 turns it off."""
     structured_tools: _builtins.bool
-    """Tools as constrained JSON, for small local models; unset means as the provider needs."""
+    """True to request tool calls as constrained JSON, for small local models; unset means the setting
+    of the endpoint.
+    """
     enable_reasoner: _builtins.bool
     """False turns reasoning off, if the model allows it: reasoning_effort must then be empty or
     "none" and max_reasoning_tokens 0. Unset or true means that these two decide.
@@ -315,7 +319,7 @@ class CompactionSettings(_message.Message):
     requires. "all": removes everything before the current exchange.
     """
     sliding_window_percentage: _builtins.float
-    """Share of the space for messages that a compaction frees; 0 means 0.3."""
+    """Share of the space for messages that a compaction frees, from 0 to 1; 0 means 0.3."""
     clip_chars: _builtins.int
     """Maximum number of characters of a summary; 0 means 2000."""
     prompt_acknowledgement: _builtins.bool
@@ -437,9 +441,9 @@ class Agent(_message.Message):
     name: _builtins.str
     """Name, unique in the project."""
     description: _builtins.str
-    """What it is for."""
+    """Description of its purpose."""
     type: Global___AgentType.ValueType
-    """What kind it is."""
+    """Its type."""
     system: _builtins.str
     """Base system prompt; memory replaces "{CORE_MEMORY}", or is appended at the end."""
     timezone: _builtins.str
@@ -449,12 +453,12 @@ class Agent(_message.Message):
     enable_sleeptime: _builtins.bool
     """True if a background agent maintains its memory; see memory_agent_id."""
     message_buffer_autoclear: _builtins.bool
-    """True if each run begins with an empty window: the system message, what is pinned, and the
-    messages of the run. The earlier messages stay in recall memory.
+    """True if each run begins with an empty window: only the system message, pinned messages and the
+    messages of the run. Earlier messages stay in recall memory.
     """
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 if the context window decides: 3 up to 8,000
-    tokens, 5 up to 32,000, 10 up to 200,000, then 15.
+    """Maximum number of files that are open at the same time; 0 if the context window decides: 3 up
+    to 8,000 tokens, 5 up to 32,000, 10 up to 200,000, then 15.
     """
     per_file_view_window_char_limit: _builtins.int
     """Maximum number of characters of a file that are shown; 0 if the context window decides:
@@ -495,8 +499,8 @@ class Agent(_message.Message):
 
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
-        """Rules about them, in the given order. In addition memory_finish_edits ends the run, unless a
-        rule here says how the run continues after it.
+        """Rules about the tools, in the given order. In addition memory_finish_edits ends the run, unless
+        a rule here defines how the run continues after it.
         """
 
     @_builtins.property
@@ -505,7 +509,7 @@ class Agent(_message.Message):
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free key-value pairs."""
+        """Key-value pairs of the client."""
 
     @_builtins.property
     def compaction(self) -> Global___CompactionSettings:
@@ -525,7 +529,7 @@ class Agent(_message.Message):
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
-        """Format of its replies, unless a message asks for another format; unset means any text."""
+        """Format of its replies, unless a message requests another format; unset means any text."""
 
     def __init__(
         self,
@@ -652,9 +656,9 @@ class CreateAgentRequest(_message.Message):
     name: _builtins.str
     """Name; empty lets the server choose one."""
     description: _builtins.str
-    """What it is for."""
+    """Description of its purpose."""
     type: Global___AgentType.ValueType
-    """What kind it is; unset means letta_v1_agent."""
+    """Its type; unset means letta_v1_agent."""
     system: _builtins.str
     """Base system prompt; unset means the one of the type."""
     without_blocks: _builtins.bool
@@ -669,16 +673,14 @@ class CreateAgentRequest(_message.Message):
     timezone: _builtins.str
     """IANA timezone; empty means UTC."""
     enable_sleeptime: _builtins.bool
-    """True to create a background agent for its memory, together with it; see Agent. Not for a
-    type that is a memory agent itself.
-    """
+    """True to create a background agent that maintains its memory; see Agent. Not for memory agents."""
     message_buffer_autoclear: _builtins.bool
     """True to begin each run with an empty window, see Agent; an agent of the type workflow always
     does.
     """
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 lets the context window decide, see Agent. A
-    number for which the context window has no space is refused.
+    """Maximum number of files that are open at the same time; 0 lets the context window decide, see
+    Agent. A number for which the context window has no space is refused.
     """
     per_file_view_window_char_limit: _builtins.int
     """Maximum number of characters of a file that are shown; 0 lets the context window decide, see
@@ -721,7 +723,7 @@ class CreateAgentRequest(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Tools beside those of the type."""
+        """Tools in addition to those of the type."""
 
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
@@ -733,7 +735,7 @@ class CreateAgentRequest(_message.Message):
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free key-value pairs."""
+        """Key-value pairs of the client."""
 
     @_builtins.property
     def initial_messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
@@ -840,7 +842,7 @@ Global___CreateAgentResponse: _TypeAlias = CreateAgentResponse  # noqa: Y015
 
 @_typing.final
 class GetAgentRequest(_message.Message):
-    """Asks for an agent."""
+    """Requests an agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -890,7 +892,7 @@ Global___GetAgentResponse: _TypeAlias = GetAgentResponse  # noqa: Y015
 
 @_typing.final
 class ListAgentsRequest(_message.Message):
-    """Asks for agents."""
+    """Requests agents."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1274,7 +1276,7 @@ Global___Conversation: _TypeAlias = Conversation  # noqa: Y015
 
 @_typing.final
 class GetConversationRequest(_message.Message):
-    """Asks for a conversation, by id or by agent and external_id."""
+    """Requests a conversation, by id or by agent and external_id."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1284,7 +1286,7 @@ class GetConversationRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation."""
     agent_id: _builtins.str
-    """The agent, of an external_id."""
+    """The agent; needed with external_id."""
     external_id: _builtins.str
     """The identifier that the conversation has in the system of the client."""
     def __init__(
@@ -1388,7 +1390,7 @@ Global___CreateConversationResponse: _TypeAlias = CreateConversationResponse  # 
 
 @_typing.final
 class ListConversationsRequest(_message.Message):
-    """Asks for conversations."""
+    """Requests conversations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1510,7 +1512,7 @@ Global___ForkConversationResponse: _TypeAlias = ForkConversationResponse  # noqa
 
 @_typing.final
 class GetContextWindowRequest(_message.Message):
-    """Asks what fills the window."""
+    """Requests the composition of the window."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1593,16 +1595,14 @@ class GetContextWindowResponse(_message.Message):
     estimated: _builtins.bool
     """True if token counts are estimates."""
     compaction_tokens: _builtins.int
-    """Tokens from which on the window is compacted before the next model call."""
+    """Number of tokens above which the window is compacted before the next model call."""
     max_files_open: _builtins.int
-    """Files that the agent may have open at once, as its settings or the context window
-    decide.
-    """
+    """Maximum number of open files, from the settings of the agent or from the context window."""
     per_file_view_window_char_limit: _builtins.int
-    """Characters of an open file that are shown, likewise."""
+    """Maximum number of characters of an open file that are shown, from the same source."""
     compaction_due: _builtins.bool
-    """True if the next turn replaces older messages by a summary before it calls the model. The parts
-    still contain these messages.
+    """True if the next turn replaces older messages by a summary before it calls the model. These
+    messages are still included in the parts.
     """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextWindowPart]:
@@ -1610,8 +1610,8 @@ class GetContextWindowResponse(_message.Message):
 
     @_builtins.property
     def files_to_close(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Files, "folder/name", that the next turn closes before it asks the model, because they leave
-        too little space for messages. The parts still contain them.
+        """Files, "folder/name", that the next turn closes before it calls the model, because they leave
+        too little space for messages. They are still included in the parts.
         """
 
     def __init__(
@@ -1638,7 +1638,7 @@ Global___GetContextWindowResponse: _TypeAlias = GetContextWindowResponse  # noqa
 
 @_typing.final
 class CompactConversationRequest(_message.Message):
-    """Asks for a compaction."""
+    """Requests a compaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1670,7 +1670,7 @@ Global___CompactConversationRequest: _TypeAlias = CompactConversationRequest  # 
 
 @_typing.final
 class CompactConversationResponse(_message.Message):
-    """What the compaction did."""
+    """The result of the compaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1702,7 +1702,7 @@ Global___CompactConversationResponse: _TypeAlias = CompactConversationResponse  
 
 @_typing.final
 class PreviewCompactionRequest(_message.Message):
-    """Asks for a preview of a compaction."""
+    """Requests a preview of a compaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1715,7 +1715,7 @@ class PreviewCompactionRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation; empty means the default one."""
     trigger: Global___CompactionTrigger.ValueType
-    """What compacts; unset means CompactConversation."""
+    """The trigger of the compaction; unset means CompactConversation."""
     @_builtins.property
     def compaction(self) -> Global___CompactionSettings:
         """For this preview: fields that are set override those of the agent."""
@@ -1759,7 +1759,7 @@ class PreviewedMessage(_message.Message):
     outcome: Global___CompactionOutcome.ValueType
     """What the compaction does with it."""
     tokens: _builtins.int
-    """Its tokens as the model is shown it, estimated."""
+    """Its tokens in the form that is sent to the model, estimated."""
     pinned: _builtins.bool
     """True if it is pinned to the window."""
     excerpt: _builtins.str
@@ -1790,14 +1790,14 @@ Global___PreviewedMessage: _TypeAlias = PreviewedMessage  # noqa: Y015
 
 @_typing.final
 class PreviewedSum(_message.Message):
-    """Messages with one outcome, and their tokens."""
+    """The messages with one outcome."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     message_count: _builtins.int
-    """Messages."""
+    """Number of messages."""
     tokens: _builtins.int
     """Their tokens, estimated."""
     def __init__(
@@ -1838,26 +1838,26 @@ class PreviewCompactionResponse(_message.Message):
     tokens_before: _builtins.int
     """Tokens of the window now, estimated."""
     tokens_kept: _builtins.int
-    """Tokens of what stays, estimated: system message, tools and the messages that are kept.
-    Those of the new summary come on top.
+    """Tokens of the system message, the tools and the messages that stay, estimated; without those of
+    the new summary.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewedMessage]:
         """The messages of the window in order, without the system message. At most 1,000: if there are
-        more, those around the last one that leaves, or the first ones if none leaves.
+        more, those around the last removed message, or the first ones if none is removed.
         """
 
     @_builtins.property
     def kept(self) -> Global___PreviewedSum:
-        """All messages that stay, not only those above."""
+        """All messages that would stay, including those not listed above."""
 
     @_builtins.property
     def summarized(self) -> Global___PreviewedSum:
-        """All messages that the new summary would replace, likewise."""
+        """All messages that the new summary would replace, including those not listed above."""
 
     @_builtins.property
     def replaced(self) -> Global___PreviewedSum:
-        """All earlier summaries that the new one would replace, likewise."""
+        """All earlier summaries that the new one would replace, including those not listed above."""
 
     def __init__(
         self,

@@ -120,12 +120,12 @@ class AgentServiceServicer:
     """
 
     def CreateAgent(self, request, context):
-        """Creates an agent with its blocks, tools and default conversation, whole or
-        not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-        TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
-        CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model). Rules that do not match the tools are INVALID_FIELD, and so is a model that the
-        provider reports as unknown. If the provider cannot be reached, the model is accepted.
+        """Creates an agent with its blocks, tools and default conversation, all or none. ALREADY_EXISTS
+        (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND, TOOL_NOT_FOUND, PROMPT_NOT_FOUND),
+        FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED: system
+        prompt, tools and blocks are too large for its model). Rules that do not match the tools are
+        INVALID_FIELD, and so is a model that the provider reports as unknown. If the provider cannot
+        be reached, the model is accepted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,12 +157,12 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """Deletes an agent with its conversations, messages, own archive and own
-        blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
-        their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
-        with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
-        Repeating the call completes an interrupted deletion; otherwise the server completes it after two
-        minutes. NOT_FOUND (AGENT_NOT_FOUND).
+        """Deletes an agent with its conversations, messages, own archive and own blocks, and cancels its
+        open runs. Messages and passages are destroyed. Blocks are hidden with their history, as by
+        DeleteBlock, which destroys them with purge. Its memory agent is deleted with it. If the
+        deleted agent is a memory agent, enable_sleeptime of its agent becomes false. Repeating the
+        call completes an interrupted deletion; otherwise the server completes it after two minutes.
+        NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -21,12 +21,12 @@ class AgentServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]
-    """Creates an agent with its blocks, tools and default conversation, whole or
-    not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-    TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
-    CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-    model). Rules that do not match the tools are INVALID_FIELD, and so is a model that the
-    provider reports as unknown. If the provider cannot be reached, the model is accepted.
+    """Creates an agent with its blocks, tools and default conversation, all or none. ALREADY_EXISTS
+    (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND, TOOL_NOT_FOUND, PROMPT_NOT_FOUND),
+    FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED: system
+    prompt, tools and blocks are too large for its model). Rules that do not match the tools are
+    INVALID_FIELD, and so is a model that the provider reports as unknown. If the provider cannot
+    be reached, the model is accepted.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -40,12 +40,12 @@ class AgentServiceStub:
     reports as unknown.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
-    """Deletes an agent with its conversations, messages, own archive and own
-    blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
-    their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
-    with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
-    Repeating the call completes an interrupted deletion; otherwise the server completes it after two
-    minutes. NOT_FOUND (AGENT_NOT_FOUND).
+    """Deletes an agent with its conversations, messages, own archive and own blocks, and cancels its
+    open runs. Messages and passages are destroyed. Blocks are hidden with their history, as by
+    DeleteBlock, which destroys them with purge. Its memory agent is deleted with it. If the
+    deleted agent is a memory agent, enable_sleeptime of its agent becomes false. Repeating the
+    call completes an interrupted deletion; otherwise the server completes it after two minutes.
+    NOT_FOUND (AGENT_NOT_FOUND).
     """
     CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
     """Starts another conversation; it shares the agent's blocks and archives.
@@ -102,12 +102,12 @@ class AgentServiceServicer:
         request: _agent_service_pb2.CreateAgentRequest,
         context: _aio.ServicerContext[_agent_service_pb2.CreateAgentRequest, _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]:
-        """Creates an agent with its blocks, tools and default conversation, whole or
-        not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-        TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
-        CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model). Rules that do not match the tools are INVALID_FIELD, and so is a model that the
-        provider reports as unknown. If the provider cannot be reached, the model is accepted.
+        """Creates an agent with its blocks, tools and default conversation, all or none. ALREADY_EXISTS
+        (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND, TOOL_NOT_FOUND, PROMPT_NOT_FOUND),
+        FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED: system
+        prompt, tools and blocks are too large for its model). Rules that do not match the tools are
+        INVALID_FIELD, and so is a model that the provider reports as unknown. If the provider cannot
+        be reached, the model is accepted.
         """
 
     def GetAgent(
@@ -141,12 +141,12 @@ class AgentServiceServicer:
         request: _agent_service_pb2.DeleteAgentRequest,
         context: _aio.ServicerContext[_agent_service_pb2.DeleteAgentRequest, _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]:
-        """Deletes an agent with its conversations, messages, own archive and own
-        blocks, and cancels its open runs. Messages and passages are destroyed. Blocks are hidden with
-        their history, as by DeleteBlock, which destroys them with purge. Its memory agent is deleted
-        with it. If the deleted agent is a memory agent, enable_sleeptime of its agent becomes false.
-        Repeating the call completes an interrupted deletion; otherwise the server completes it after two
-        minutes. NOT_FOUND (AGENT_NOT_FOUND).
+        """Deletes an agent with its conversations, messages, own archive and own blocks, and cancels its
+        open runs. Messages and passages are destroyed. Blocks are hidden with their history, as by
+        DeleteBlock, which destroys them with purge. Its memory agent is deleted with it. If the
+        deleted agent is a memory agent, enable_sleeptime of its agent becomes false. Repeating the
+        call completes an interrupted deletion; otherwise the server completes it after two minutes.
+        NOT_FOUND (AGENT_NOT_FOUND).
         """
 
     def CreateConversation(

@@ -29,11 +29,11 @@ class _ManagerTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManagerTy
     MANAGER_TYPE_UNSPECIFIED: _ManagerType.ValueType  # 0
     """Not set: round_robin in CreateGroup."""
     MANAGER_TYPE_ROUND_ROBIN: _ManagerType.ValueType  # 1
-    """(round_robin) The members speak in their order, max_turns times in all."""
+    """(round_robin) The members reply in their order, with max_turns turns in total."""
     MANAGER_TYPE_SUPERVISOR: _ManagerType.ValueType  # 2
-    """(supervisor) The manager agent answers; it has a tool that asks all members at once."""
+    """(supervisor) The manager agent answers; it has a tool that sends a message to all members."""
     MANAGER_TYPE_DYNAMIC: _ManagerType.ValueType  # 3
-    """(dynamic) The manager agent picks the next speaker."""
+    """(dynamic) The manager agent chooses the member that replies next."""
     MANAGER_TYPE_SLEEPTIME: _ManagerType.ValueType  # 4
     """(sleeptime) An agent and its memory agent: the manager agent answers, and its memory agent,
     the only member, runs in the background as after any turn of the manager agent.
@@ -46,16 +46,16 @@ class _ManagerTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManagerTy
     """
 
 class ManagerType(_ManagerType, metaclass=_ManagerTypeEnumTypeWrapper):
-    """How a group decides who speaks."""
+    """How a group chooses the agent that replies."""
 
 MANAGER_TYPE_UNSPECIFIED: ManagerType.ValueType  # 0
 """Not set: round_robin in CreateGroup."""
 MANAGER_TYPE_ROUND_ROBIN: ManagerType.ValueType  # 1
-"""(round_robin) The members speak in their order, max_turns times in all."""
+"""(round_robin) The members reply in their order, with max_turns turns in total."""
 MANAGER_TYPE_SUPERVISOR: ManagerType.ValueType  # 2
-"""(supervisor) The manager agent answers; it has a tool that asks all members at once."""
+"""(supervisor) The manager agent answers; it has a tool that sends a message to all members."""
 MANAGER_TYPE_DYNAMIC: ManagerType.ValueType  # 3
-"""(dynamic) The manager agent picks the next speaker."""
+"""(dynamic) The manager agent chooses the member that replies next."""
 MANAGER_TYPE_SLEEPTIME: ManagerType.ValueType  # 4
 """(sleeptime) An agent and its memory agent: the manager agent answers, and its memory agent,
 the only member, runs in the background as after any turn of the manager agent.
@@ -70,7 +70,9 @@ Global___ManagerType: _TypeAlias = ManagerType  # noqa: Y015
 
 @_typing.final
 class ManagerConfig(_message.Message):
-    """How a group decides who speaks; some fields are only for some kinds."""
+    """How a group chooses the agent that replies; some fields are only for some types, which are named
+    at the end of their comments.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -82,7 +84,7 @@ class ManagerConfig(_message.Message):
     MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
     type: Global___ManagerType.ValueType
-    """The kind."""
+    """The type."""
     manager_agent_id: _builtins.str
     """The managing agent, which is not one of the members: supervisor, dynamic, sleeptime,
     voice_sleeptime. The last two need an agent with a memory agent (enable_sleeptime). Empty in
@@ -98,16 +100,16 @@ class ManagerConfig(_message.Message):
     """
     sleeptime_agent_frequency: _builtins.int
     """Agent.sleeptime_agent_frequency of the manager agent: sleeptime. It is changed with
-    UpdateAgent; a request that changes the manager can leave it 0, and any other value than
-    that of the agent is refused.
+    UpdateAgent. A request that changes the manager may set it to 0 or to the value of the agent;
+    other values are refused.
     """
     max_message_buffer_length: _builtins.int
-    """Agent.max_message_buffer_length of the manager agent: voice_sleeptime. Changed in the same way as
-    sleeptime_agent_frequency.
+    """Agent.max_message_buffer_length of the manager agent: voice_sleeptime. Changed in the same way
+    as sleeptime_agent_frequency.
     """
     min_message_buffer_length: _builtins.int
-    """Agent.min_message_buffer_length of the manager agent: voice_sleeptime. Changed in the same way as
-    sleeptime_agent_frequency.
+    """Agent.min_message_buffer_length of the manager agent: voice_sleeptime. Changed in the same way
+    as sleeptime_agent_frequency.
     """
     def __init__(
         self,
@@ -142,7 +144,7 @@ class GroupMember(_message.Message):
     name: _builtins.str
     """Its name."""
     description: _builtins.str
-    """What it is for."""
+    """Description of its purpose."""
     def __init__(
         self,
         *,
@@ -177,7 +179,7 @@ class Group(_message.Message):
     id: _builtins.str
     """Id, "group-" and a time-sortable UUID."""
     description: _builtins.str
-    """What it is for."""
+    """Description of its purpose."""
     revision: _builtins.int
     """Increases with every change."""
     holder_agent_id: _builtins.str
@@ -186,11 +188,11 @@ class Group(_message.Message):
     """
     @_builtins.property
     def manager(self) -> Global___ManagerConfig:
-        """How it decides who speaks."""
+        """How it chooses the agent that replies."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]:
-        """The members in order, at most 32. An agent that is deleted leaves the group."""
+        """The members in order, at most 32. A deleted agent is removed from the group."""
 
     @_builtins.property
     def manager_agent(self) -> Global___GroupMember:
@@ -244,15 +246,15 @@ class CreateGroupRequest(_message.Message):
     request_id: _builtins.str
     """Idempotency key: a repeated id returns the first response."""
     description: _builtins.str
-    """What it is for, at most 10000 characters."""
+    """Description of its purpose, at most 10000 characters."""
     @_builtins.property
     def manager(self) -> Global___ManagerConfig:
-        """How it decides who speaks; round_robin if unset."""
+        """How it chooses the agent that replies; round_robin if unset."""
 
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The members in order: 1 to 32 different agents. For sleeptime and voice_sleeptime the memory
-        agent of the manager agent, or none, which means the same.
+        """The members in order: 1 to 32 different agents. For sleeptime and voice_sleeptime either the
+        memory agent of the manager agent or an empty list, which means the same.
         """
 
     @_builtins.property
@@ -302,7 +304,7 @@ Global___CreateGroupResponse: _TypeAlias = CreateGroupResponse  # noqa: Y015
 
 @_typing.final
 class GetGroupRequest(_message.Message):
-    """Asks for a group."""
+    """Requests a group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -348,7 +350,7 @@ Global___GetGroupResponse: _TypeAlias = GetGroupResponse  # noqa: Y015
 
 @_typing.final
 class ListGroupsRequest(_message.Message):
-    """Asks for groups."""
+    """Requests groups."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -363,7 +365,7 @@ class ListGroupsRequest(_message.Message):
     page_token: _builtins.str
     """The next_page_token of the previous page."""
     agent_id: _builtins.str
-    """Only groups that this agent is a member or the manager of; all if empty."""
+    """Only groups of which this agent is a member or the manager; all if empty."""
     def __init__(
         self,
         *,
@@ -417,8 +419,8 @@ class MemberList(_message.Message):
     AGENT_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The members in order: 1 to 32 different agents. For sleeptime and voice_sleeptime the memory
-        agent of the manager agent, or none, which means the same.
+        """The members in order: 1 to 32 different agents. For sleeptime and voice_sleeptime either the
+        memory agent of the manager agent or an empty list, which means the same.
         """
 
     def __init__(
@@ -476,13 +478,13 @@ class UpdateGroupRequest(_message.Message):
     group_id: _builtins.str
     """The group."""
     description: _builtins.str
-    """What it is for."""
+    """New description."""
     expected_revision: _builtins.int
     """Refuse with ABORTED if the group is not at this revision; 0 for any."""
     @_builtins.property
     def manager(self) -> Global___ManagerConfig:
-        """How it decides who speaks, whole. With a manager of sleeptime or voice_sleeptime the members
-        become the memory agent of the manager agent.
+        """How it chooses the agent that replies; replaces all fields of the present configuration. With
+        sleeptime or voice_sleeptime the memory agent of the manager agent becomes the only member.
         """
 
     @_builtins.property

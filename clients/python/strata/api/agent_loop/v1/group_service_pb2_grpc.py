@@ -79,9 +79,9 @@ class GroupServiceServicer:
     """
 
     def CreateGroup(self, request, context):
-        """Creates a group and attaches its shared blocks to all of its agents, all or
-        none. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: an
-        agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        """Creates a group and attaches its shared blocks to all of its agents; if a block cannot be
+        attached, nothing is created. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS
+        (NAME_TAKEN: an agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: the blocks would be too large for the prompt of an agent).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

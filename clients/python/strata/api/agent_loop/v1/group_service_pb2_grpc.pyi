@@ -23,9 +23,9 @@ class GroupServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.CreateGroupRequest, _group_service_pb2.CreateGroupResponse]
-    """Creates a group and attaches its shared blocks to all of its agents, all or
-    none. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: an
-    agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+    """Creates a group and attaches its shared blocks to all of its agents; if a block cannot be
+    attached, nothing is created. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS
+    (NAME_TAKEN: an agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
     (CONTEXT_WINDOW_EXCEEDED: the blocks would be too large for the prompt of an agent).
     """
     GetGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.GetGroupRequest, _group_service_pb2.GetGroupResponse]
@@ -58,9 +58,9 @@ class GroupServiceServicer:
         request: _group_service_pb2.CreateGroupRequest,
         context: _aio.ServicerContext[_group_service_pb2.CreateGroupRequest, _abc.Awaitable[_group_service_pb2.CreateGroupResponse]],
     ) -> _abc.Awaitable[_group_service_pb2.CreateGroupResponse]:
-        """Creates a group and attaches its shared blocks to all of its agents, all or
-        none. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: an
-        agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        """Creates a group and attaches its shared blocks to all of its agents; if a block cannot be
+        attached, nothing is created. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS
+        (NAME_TAKEN: an agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: the blocks would be too large for the prompt of an agent).
         """
 

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Asks for models."""
+    """Requests models."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -67,8 +67,8 @@ class Model(_message.Message):
     images: _builtins.bool
     """True if the model is shown images; otherwise a text replaces each image."""
     context_window_source: _builtins.str
-    """Source of the value: "server" (its list of models), "settings" (of the endpoint), "table" (what
-    providers documented by known_models_date); empty if the window is not known.
+    """Source of context_window: "server" (its list of models), "settings" (of the endpoint), "table"
+    (documentation of the providers, see known_models_date); empty if it is not known.
     """
     max_output_tokens: _builtins.int
     """Maximum number of tokens of a reply, by the same table; 0 if it is not known."""
@@ -109,7 +109,7 @@ class ModelEndpoint(_message.Message):
     endpoint_type: _builtins.str
     """"openai" or "anthropic"."""
     base_url: _builtins.str
-    """Where it is."""
+    """Base URL of its API."""
     reachable: _builtins.bool
     """True if it answered."""
     error: _builtins.str
@@ -142,7 +142,7 @@ class ListModelsResponse(_message.Message):
     NOTICE_FIELD_NUMBER: _builtins.int
     KNOWN_MODELS_DATE_FIELD_NUMBER: _builtins.int
     notice: _builtins.str
-    """What to tell a person who has no model; empty if there is one."""
+    """Instructions for the user if there is no model; else empty."""
     known_models_date: _builtins.str
     """Date of the documentation that the table of known models was made from, YYYY-MM-DD."""
     @_builtins.property
@@ -151,7 +151,7 @@ class ListModelsResponse(_message.Message):
 
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelEndpoint]:
-        """The endpoints asked."""
+        """All configured endpoints."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class ProbeModelRequest(_message.Message):
-    """Asks for the present properties of a model."""
+    """Requests the present properties of a model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -180,7 +180,7 @@ class ProbeModelRequest(_message.Message):
     handle: _builtins.str
     """"provider/model"; the model need not be listed."""
     skip_requests: _builtins.bool
-    """True to ask the server only: no request is sent to the model itself."""
+    """True to query only the server: no request is sent to the model itself."""
     def __init__(
         self,
         *,
@@ -206,11 +206,12 @@ class ModelFinding(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name: "context window", "longest context window" (where the server was started with less),
-    "longest reply", "images", "tool calls", "reasoning", "capabilities", "answers" and so on.
+    """Its name: "context window", "longest context window" (if the server was started with a smaller
+    one), "longest reply", "images", "tool calls", "reasoning", "capabilities", "answers" and so
+    on.
     """
     value: _builtins.str
-    """The value, for a person."""
+    """The value as readable text."""
     source: _builtins.str
     """Its source: a route of the server such as "GET /props", "a request", "settings", "table"."""
     tokens: _builtins.int
@@ -244,11 +245,11 @@ class ProbeModelResponse(_message.Message):
     """Tokens of the context window: the smallest value of all sources; 0 if no source has one."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelFinding]:
-        """What was found, in order of the questions."""
+        """The properties that were found, in the order of the queries."""
 
     @_builtins.property
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What could not be asked, and why, in sentences."""
+        """The queries that failed, with the reasons, in sentences."""
 
     def __init__(
         self,
@@ -277,8 +278,8 @@ class PutModelKeyRequest(_message.Message):
     provider: _builtins.str
     """Name of the endpoint."""
     api_key: _builtins.str
-    """The key; empty deletes it. Printable ASCII without blanks; for an endpoint of Vertex AI also
-    the JSON file of a service account, of which its e-mail, its ids and its private key are kept.
+    """The key; empty deletes it. Printable ASCII without blanks. For an endpoint of Vertex AI also
+    the JSON file of a service account; only its e-mail, ids and private key are stored.
     """
     agent_id: _builtins.str
     """Only for this agent; empty for every agent of the project."""

@@ -35,7 +35,7 @@ class Prompt(_message.Message):
     builtin: _builtins.bool
     """True for a prompt of Strata, false for a file."""
     description: _builtins.str
-    """What it is for, in one line; empty for a file."""
+    """Its purpose in one line; empty for a file."""
     characters: _builtins.int
     """Characters of the text; 0 if the file cannot be used."""
     problem: _builtins.str
@@ -66,7 +66,7 @@ Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
 
 @_typing.final
 class ListPromptsRequest(_message.Message):
-    """Asks for the prompts."""
+    """Requests the prompts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -90,7 +90,7 @@ class ListPromptsResponse(_message.Message):
     PROMPTS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     more: _builtins.int
-    """How many more files the folder holds."""
+    """Number of files in the folder that are not listed."""
     @_builtins.property
     def prompts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Prompt]:
         """The prompts: at most 500 of the folder, by key."""
@@ -111,7 +111,7 @@ Global___ListPromptsResponse: _TypeAlias = ListPromptsResponse  # noqa: Y015
 
 @_typing.final
 class GetPromptRequest(_message.Message):
-    """Asks for a prompt."""
+    """Requests a prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

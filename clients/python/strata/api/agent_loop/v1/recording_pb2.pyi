@@ -56,11 +56,11 @@ class RunRecording(_message.Message):
     build: _builtins.str
     """Version of the server that made the recording."""
     system: _builtins.str
-    """The system message as the run found it."""
+    """The system message at the start of the run."""
     message_count: _builtins.int
-    """Messages of the conversation that were stored when the run had begun."""
+    """Number of stored messages of the conversation after the run had begun."""
     metadata_stale: _builtins.bool
-    """The counts in the system message were known to be old."""
+    """True if the counts in the system message were marked as out of date."""
     @_builtins.property
     def record_time(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
@@ -75,7 +75,7 @@ class RunRecording(_message.Message):
 
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedModel]:
-        """The models that it may ask, its own first."""
+        """The models that the run may call, that of the agent first."""
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedTool]:
@@ -83,7 +83,7 @@ class RunRecording(_message.Message):
 
     @_builtins.property
     def window(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """The window as the run found it, without the system message and the inputs."""
+        """The window at the start of the run, without the system message and the inputs."""
 
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
@@ -99,11 +99,13 @@ class RunRecording(_message.Message):
 
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Texts that requests are made of: canonical JSON of a system message, of options, of a message."""
+        """The texts of which requests consist: canonical JSON of a system message, of options, of a
+        message.
+        """
 
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the recording lacks, in sentences."""
+        """The data that the recording lacks, in sentences."""
 
     @_builtins.property
     def archival(self) -> Global___RecordedArchival:
@@ -164,13 +166,13 @@ class RecordedTurn(_message.Message):
     max_steps: _builtins.int
     """Maximum number of model calls."""
     stream_tokens: _builtins.bool
-    """Token deltas were relayed."""
+    """True if token deltas were relayed."""
     group_id: _builtins.str
     """The group that the messages were exchanged in."""
     record_only: _builtins.bool
-    """The messages were stored without an answer."""
+    """True if the messages were stored without an answer."""
     reads_transcript: _builtins.bool
-    """It was a run of a memory agent."""
+    """True if it was a run of a memory agent."""
     attempts: _builtins.int
     """Number of its dispatches."""
     @_builtins.property
@@ -220,15 +222,15 @@ class RecordedModel(_message.Message):
     model: _builtins.str
     """The name at the endpoint."""
     context_window: _builtins.int
-    """Prompt and reply together, in tokens."""
+    """Maximum number of tokens of prompt and reply together."""
     max_tokens: _builtins.int
     """Limit of the reply; unset for the provider's own."""
     images: _builtins.bool
-    """It is shown images."""
+    """True if images are sent to it."""
     structured_tools: _builtins.bool
-    """Tools are offered through the prompt."""
+    """True if tools are described in the prompt, and calls requested as constrained JSON."""
     parallel_tool_calls: _builtins.bool
-    """A reply may hold several calls."""
+    """True if a reply may have several calls."""
     def __init__(
         self,
         *,
@@ -275,19 +277,19 @@ class RecordedTool(_message.Message):
     parameters_json: _builtins.str
     """JSON schema of the arguments."""
     strict: _builtins.bool
-    """The schema is enforced by the provider."""
+    """True if the provider enforces the schema."""
     effect: _builtins.str
-    """What it does, such as "read_only"."""
+    """Its effect, such as "read_only"."""
     keyed: _builtins.bool
-    """Its writes are done once per key."""
+    """True if repeating a call with the same idempotency key has no further effect."""
     requires_approval: _builtins.bool
-    """Every call waits for a person."""
+    """True if every call needs approval."""
     version: _builtins.str
     """Identifies exactly this definition."""
     returns_from: _builtins.str
-    """Label of what it returns; empty for none."""
+    """Label of untrusted content in its returns; empty for none."""
     by_client: _builtins.bool
-    """The client runs it."""
+    """True if the client runs it."""
     return_char_limit: _builtins.int
     """Maximum number of characters of a return."""
     def __init__(
@@ -315,8 +317,8 @@ Global___RecordedTool: _TypeAlias = RecordedTool  # noqa: Y015
 
 @_typing.final
 class RecordedRequest(_message.Message):
-    """A request as it was sent, by positions in the texts of the recording. A part that the recording
-    does not contain is unset, and is not compared.
+    """A request as it was sent; its parts are given as positions in RunRecording.texts. A part that the
+    recording does not contain is unset, and a replay does not compare it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -328,20 +330,20 @@ class RecordedRequest(_message.Message):
     START_MS_FIELD_NUMBER: _builtins.int
     HAS_MESSAGES_FIELD_NUMBER: _builtins.int
     system: _builtins.int
-    """The system message."""
+    """Position of the system message."""
     options: _builtins.int
-    """Tools and options."""
+    """Position of the tools and options."""
     start_ms: _builtins.int
     """When it was sent, milliseconds from the acceptance of the run."""
     has_messages: _builtins.bool
-    """The messages are known."""
+    """True if the recording contains all messages of the request."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The messages, if they are known."""
+        """Positions of the messages, if has_messages is true."""
 
     @_builtins.property
     def digest(self) -> _run_event_pb2.RequestDigest:
-        """What was sent, by digest."""
+        """Digests of the request."""
 
     def __init__(
         self,
@@ -386,10 +388,10 @@ class RecordedStep(_message.Message):
     step: _builtins.int
     """Number of the step in the run."""
     model: _builtins.str
-    """Handle of the model that was asked."""
+    """Handle of the model that was called."""
     @_builtins.property
     def request(self) -> Global___RecordedRequest:
-        """The last request, which was answered; unset if the step asked no model."""
+        """The last request, which was answered; unset if the step called no model."""
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
@@ -397,11 +399,11 @@ class RecordedStep(_message.Message):
 
     @_builtins.property
     def summary_usage(self) -> _containers.RepeatedCompositeFieldContainer[_usage_pb2.Usage]:
-        """Tokens of the models that wrote them."""
+        """Tokens of the model calls that wrote them."""
 
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """What was stored; empty if the step failed."""
+        """The messages that were stored; empty if the step failed."""
 
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedCall]:
@@ -409,7 +411,7 @@ class RecordedStep(_message.Message):
 
     @_builtins.property
     def memory(self) -> Global___RecordedMemory:
-        """Core memory as the model was shown it."""
+        """Core memory in the request."""
 
     @_builtins.property
     def refusals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -451,7 +453,7 @@ class RecordedMemory(_message.Message):
     section: _builtins.str
     """The rendered section of the system message."""
     has_folders: _builtins.bool
-    """A folder is attached."""
+    """True if a folder is attached."""
     @_builtins.property
     def last_modified_time(self) -> _timestamp_pb2.Timestamp:
         """When a block was last changed; unset without blocks."""
@@ -486,9 +488,9 @@ class RecordedArchival(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     MORE_TAGS_FIELD_NUMBER: _builtins.int
     passage_count: _builtins.int
-    """Passages."""
+    """Number of passages."""
     more_tags: _builtins.int
-    """How many others there are."""
+    """Number of other tags."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags that are shown."""

@@ -66,19 +66,19 @@ class ExecuteRunRequest(_message.Message):
     sender_agent_id: _builtins.str
     """The agent that sent the messages; empty if no agent did."""
     cancel: _builtins.bool
-    """The run was cancelled, or, if remaining_time is zero, its deadline has passed. In the first
-    request: no step is started, and a step that an earlier attempt has journalled is stored with
-    the known results of its calls. In a later request, whose other fields are ignored: the model
-    and the tools are stopped. In both cases RunFinished follows.
+    """True if the run was cancelled or, with a remaining_time of zero, its deadline has passed. In
+    the first request: no step is started, and a step that an earlier attempt has journalled is
+    stored with the known results of its calls. In a later request, whose other fields are ignored:
+    the model and the tools are stopped. In both cases RunFinished follows.
     """
     group_id: _builtins.str
-    """The group that the messages are exchanged in; empty for none."""
+    """The group in which the messages are exchanged; empty for none."""
     record_only: _builtins.bool
     """True to store the messages without an answer: no model is called."""
     traceparent: _builtins.str
-    """The span of the call that the run was started by, as in the header `traceparent` of W3C Trace
-    Context; empty if traces are off, or if no call started it. Only in requests as the gateway
-    stores them: a run that another gateway takes over stays in its trace.
+    """The span of the call that started the run, in the format of the header `traceparent` of W3C
+    Trace Context; empty if traces are off, or if no call started the run. Set only in requests
+    that the gateway stores, so that a run which another gateway takes over stays in its trace.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
@@ -90,26 +90,26 @@ class ExecuteRunRequest(_message.Message):
 
     @_builtins.property
     def remaining_time(self) -> _duration_pb2.Duration:
-        """Time until the run must be over, from the moment the call arrives; none if unset. A
-        duration, because the clocks of two hosts may differ. The deadline of the call is
-        later, so that RunFinished still arrives.
+        """Time from the arrival of the call to the deadline of the run; unset for no deadline. It is a
+        duration, because the clocks of two hosts may differ. The deadline of the call is later, so
+        that RunFinished still arrives.
         """
 
     @_builtins.property
     def senders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The agent that wrote each of the messages, in their order; empty, or missing at the end,
-        for messages that no agent wrote. For the members of groups.
+        """For members of groups: the authors of the messages, in their order. An id is empty, or missing
+        at the end of the list, if no agent wrote the message.
         """
 
     @_builtins.property
     def group(self) -> _group_service_pb2.Group:
-        """The group whose members answer, as it was when the run was accepted. Only in runs of
-        groups as the gateway stores them: the agent loop gets the runs of the members.
+        """The group whose members answer, as it was when the run was accepted. Set only in runs of groups
+        that the gateway stores: the agent loop receives the runs of the members.
         """
 
     @_builtins.property
     def transcript(self) -> Global___TranscriptRange:
-        """What a memory agent has to read, instead of messages."""
+        """The messages that a memory agent reads, instead of input messages."""
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
@@ -117,11 +117,11 @@ class ExecuteRunRequest(_message.Message):
 
     @_builtins.property
     def group_tool(self) -> Global___GroupTool:
-        """The tool that the agent is offered in this run of a group, beside its own."""
+        """The tool that the agent is offered in this run of a group, in addition to its own tools."""
 
     @_builtins.property
     def document(self) -> Global___DocumentRange:
-        """What a document ingestion agent has to read, instead of messages."""
+        """The lines that a document ingestion agent reads, instead of input messages."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ Global___DocumentRange: _TypeAlias = DocumentRange  # noqa: Y015
 
 @_typing.final
 class GroupTool(_message.Message):
-    """A tool that an agent has only within a run of its group."""
+    """A tool that an agent has only in a run of its group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -251,7 +251,7 @@ Global___BeginGroupRunRequest: _TypeAlias = BeginGroupRunRequest  # noqa: Y015
 
 @_typing.final
 class BeginGroupRunResponse(_message.Message):
-    """Who holds the conversation."""
+    """The member that holds the conversation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -337,7 +337,7 @@ class TranscriptRange(_message.Message):
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     UNTIL_SEQUENCE_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Whose conversation."""
+    """The agent of the conversation."""
     conversation_id: _builtins.str
     """The conversation."""
     after_sequence: _builtins.int
@@ -362,7 +362,7 @@ Global___TranscriptRange: _TypeAlias = TranscriptRange  # noqa: Y015
 
 @_typing.final
 class ExecuteRunResponse(_message.Message):
-    """What happened. Sequence numbers are given by the gateway."""
+    """An event of the run, without a sequence number, which the gateway assigns."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -385,14 +385,14 @@ class ExecuteRunResponse(_message.Message):
 
     @_builtins.property
     def tended(self) -> Global___TendedTurn:
-        """Sent before any event if the agent has a memory agent, and otherwise not. For a
-        voice_convo_agent it is sent again before the end of the turn, with message_buffer.
+        """Sent before any event, only if the agent has a memory agent. For a voice_convo_agent it is
+        sent again before the end of the turn, with message_buffer.
         """
 
     @_builtins.property
     def transcript_read(self) -> Global___TranscriptRead:
-        """How much of its range a memory agent reads; sent before the end of the turn if the run has a
-        transcript or a document, and otherwise not.
+        """How much of its range a memory agent reads; sent before the end of the turn, only if the run
+        has a transcript or a document.
         """
 
     def __init__(
@@ -444,7 +444,7 @@ Global___TranscriptRead: _TypeAlias = TranscriptRead  # noqa: Y015
 
 @_typing.final
 class TendedTurn(_message.Message):
-    """The turn is one of an agent that has a memory agent."""
+    """Reports that the agent of the turn has a memory agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -487,7 +487,7 @@ class MessageBuffer(_message.Message):
     UNTIL_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
     after_sequence: _builtins.int
-    """Sequence below that of the first message of the window at the start of the turn."""
+    """The sequence before that of the first message of the window at the start of the turn."""
     until_sequence: _builtins.int
     """Sequence of the last message that can leave; -1 if none can."""
     until_message_id: _builtins.str
@@ -524,8 +524,8 @@ class ReplyReceived(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
-    """Id that the message of the reply will have. The summary of a compaction has a separate id,
-    which no message has.
+    """Id that the message of the reply will have. For the summary of a compaction, an id that no
+    message has.
     """
     model: _builtins.str
     """Handle of the model."""
@@ -550,8 +550,8 @@ Global___ReplyReceived: _TypeAlias = ReplyReceived  # noqa: Y015
 
 @_typing.final
 class ModelRequestSent(_message.Message):
-    """A request was sent to a model. If no ReplyReceived follows because the process dies,
-    the tokens of the prompt and of the text streamed so far are counted by estimate.
+    """A request was sent to a model. If no ReplyReceived follows because the process dies, the tokens
+    of the prompt and of the text streamed so far are estimated from this message.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -571,7 +571,7 @@ class ModelRequestSent(_message.Message):
     """Handle of the model."""
     @_builtins.property
     def digest(self) -> _run_event_pb2.RequestDigest:
-        """What was sent."""
+        """Digest of the request."""
 
     def __init__(
         self,
@@ -592,8 +592,8 @@ Global___ModelRequestSent: _TypeAlias = ModelRequestSent  # noqa: Y015
 
 @_typing.final
 class RecordRunRequest(_message.Message):
-    """The gateway's data of a run to record. The first request contains the run, the others its events
-    and the changes after it.
+    """The data of the gateway about a run to record. The first request contains the run, the others its
+    events and the later changes of the system message.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

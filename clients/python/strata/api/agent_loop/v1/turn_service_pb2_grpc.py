@@ -63,19 +63,20 @@ class TurnServiceServicer:
 
     def ExecuteRun(self, request_iterator, context):
         """Runs one turn, or resumes it if attempt is above 1: committed and journalled work is not
-        repeated. The first request names the run; a later one may cancel it. Ends with exactly one
-        RunFinished, which also reports a failed model or tool. A status other than OK means that the
-        turn has not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A broken stream cancels
-        nothing: the current step is finished within a bounded time and stored under its attempt, and
-        no other step is started. The next attempt waits for that before it takes over the turn.
+        repeated. The first request names the run; a later one may cancel it. The stream ends with
+        exactly one RunFinished, which also reports a failed model or tool. A status other than OK
+        means that the turn has not ended and may be dispatched again, except NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A
+        broken stream cancels nothing: the current step is finished within a bounded time and stored
+        with its attempt number, and no other step is started. The next attempt waits for that before
+        it takes over the turn.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordRun(self, request_iterator, context):
-        """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
+        """Returns the recording of a run that has ended. NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -83,18 +84,17 @@ class TurnServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BeginGroupRun(self, request, context):
-        """Returns the member that holds the conversation of a swarm when a run of the group
-        begins. Every call for the same run returns the same member until another run begins.
-        NOT_FOUND (GROUP_NOT_FOUND).
+        """Begins a run of a swarm, and returns the member that holds the conversation. Every call for the
+        same run returns the same member until another run begins. NOT_FOUND (GROUP_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """Stores that a member of a swarm was handed the conversation. A hand-over that is
-        older than the last one of the run, or of a run that is not the last that began,
-        changes nothing. NOT_FOUND (GROUP_NOT_FOUND).
+        """Stores the member to which the conversation of a swarm was handed over. The call changes
+        nothing if the run has a later hand-over, or if another run of the group has begun since.
+        NOT_FOUND (GROUP_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,26 +17,26 @@ class TurnServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     ExecuteRun: _aio.StreamStreamMultiCallable[_turn_service_pb2.ExecuteRunRequest, _turn_service_pb2.ExecuteRunResponse]
     """Runs one turn, or resumes it if attempt is above 1: committed and journalled work is not
-    repeated. The first request names the run; a later one may cancel it. Ends with exactly one
-    RunFinished, which also reports a failed model or tool. A status other than OK means that the
-    turn has not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
-    CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A broken stream cancels
-    nothing: the current step is finished within a bounded time and stored under its attempt, and
-    no other step is started. The next attempt waits for that before it takes over the turn.
+    repeated. The first request names the run; a later one may cancel it. The stream ends with
+    exactly one RunFinished, which also reports a failed model or tool. A status other than OK
+    means that the turn has not ended and may be dispatched again, except NOT_FOUND
+    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A
+    broken stream cancels nothing: the current step is finished within a bounded time and stored
+    with its attempt number, and no other step is started. The next attempt waits for that before
+    it takes over the turn.
     """
     RecordRun: _aio.StreamStreamMultiCallable[_turn_service_pb2.RecordRunRequest, _turn_service_pb2.RecordRunResponse]
-    """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
+    """Returns the recording of a run that has ended. NOT_FOUND (AGENT_NOT_FOUND,
     CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
     """
     BeginGroupRun: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.BeginGroupRunRequest, _turn_service_pb2.BeginGroupRunResponse]
-    """Returns the member that holds the conversation of a swarm when a run of the group
-    begins. Every call for the same run returns the same member until another run begins.
-    NOT_FOUND (GROUP_NOT_FOUND).
+    """Begins a run of a swarm, and returns the member that holds the conversation. Every call for the
+    same run returns the same member until another run begins. NOT_FOUND (GROUP_NOT_FOUND).
     """
     HandOver: _aio.UnaryUnaryMultiCallable[_turn_service_pb2.HandOverRequest, _turn_service_pb2.HandOverResponse]
-    """Stores that a member of a swarm was handed the conversation. A hand-over that is
-    older than the last one of the run, or of a run that is not the last that began,
-    changes nothing. NOT_FOUND (GROUP_NOT_FOUND).
+    """Stores the member to which the conversation of a swarm was handed over. The call changes
+    nothing if the run has a later hand-over, or if another run of the group has begun since.
+    NOT_FOUND (GROUP_NOT_FOUND).
     """
 
 class TurnServiceServicer:
@@ -48,12 +48,13 @@ class TurnServiceServicer:
         context: _aio.ServicerContext[_abc.AsyncIterator[_turn_service_pb2.ExecuteRunRequest], _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]],
     ) -> _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]:
         """Runs one turn, or resumes it if attempt is above 1: committed and journalled work is not
-        repeated. The first request names the run; a later one may cancel it. Ends with exactly one
-        RunFinished, which also reports a failed model or tool. A status other than OK means that the
-        turn has not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A broken stream cancels
-        nothing: the current step is finished within a bounded time and stored under its attempt, and
-        no other step is started. The next attempt waits for that before it takes over the turn.
+        repeated. The first request names the run; a later one may cancel it. The stream ends with
+        exactly one RunFinished, which also reports a failed model or tool. A status other than OK
+        means that the turn has not ended and may be dispatched again, except NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT). A
+        broken stream cancels nothing: the current step is finished within a bounded time and stored
+        with its attempt number, and no other step is started. The next attempt waits for that before
+        it takes over the turn.
         """
 
     def RecordRun(
@@ -61,7 +62,7 @@ class TurnServiceServicer:
         request_iterator: _abc.AsyncIterator[_turn_service_pb2.RecordRunRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_turn_service_pb2.RecordRunRequest], _abc.AsyncIterator[_turn_service_pb2.RecordRunResponse]],
     ) -> _abc.AsyncIterator[_turn_service_pb2.RecordRunResponse]:
-        """Returns the recording of a run that is over. NOT_FOUND (AGENT_NOT_FOUND,
+        """Returns the recording of a run that has ended. NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE).
         """
 
@@ -70,9 +71,8 @@ class TurnServiceServicer:
         request: _turn_service_pb2.BeginGroupRunRequest,
         context: _aio.ServicerContext[_turn_service_pb2.BeginGroupRunRequest, _abc.Awaitable[_turn_service_pb2.BeginGroupRunResponse]],
     ) -> _abc.Awaitable[_turn_service_pb2.BeginGroupRunResponse]:
-        """Returns the member that holds the conversation of a swarm when a run of the group
-        begins. Every call for the same run returns the same member until another run begins.
-        NOT_FOUND (GROUP_NOT_FOUND).
+        """Begins a run of a swarm, and returns the member that holds the conversation. Every call for the
+        same run returns the same member until another run begins. NOT_FOUND (GROUP_NOT_FOUND).
         """
 
     def HandOver(
@@ -80,9 +80,9 @@ class TurnServiceServicer:
         request: _turn_service_pb2.HandOverRequest,
         context: _aio.ServicerContext[_turn_service_pb2.HandOverRequest, _abc.Awaitable[_turn_service_pb2.HandOverResponse]],
     ) -> _abc.Awaitable[_turn_service_pb2.HandOverResponse]:
-        """Stores that a member of a swarm was handed the conversation. A hand-over that is
-        older than the last one of the run, or of a run that is not the last that began,
-        changes nothing. NOT_FOUND (GROUP_NOT_FOUND).
+        """Stores the member to which the conversation of a swarm was handed over. The call changes
+        nothing if the run has a later hand-over, or if another run of the group has begun since.
+        NOT_FOUND (GROUP_NOT_FOUND).
         """
 
 def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _aio.Server) -> None: ...

@@ -59,7 +59,7 @@ Global___PrepareAgentResponse: _TypeAlias = PrepareAgentResponse  # noqa: Y015
 
 @_typing.final
 class GetAgentStatsRequest(_message.Message):
-    """Asks for counts."""
+    """Requests counts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -91,7 +91,7 @@ class GetAgentStatsResponse(_message.Message):
     passage_count: _builtins.int
     """Passages in all its archives."""
     more_tags: _builtins.int
-    """How many other tags there are, counted up to 1000."""
+    """Number of other tags, counted up to 1000."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The tags that are used most, most used first; at most 50."""

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AgentArchiveServiceStub:
-    """Archival memory in the life of an agent. Internal: called by the agent loop,
-    not proxied by the gateway.
+    """Creation, statistics and deletion of an agent's archival memory. Internal: called by the agent
+    loop, not proxied by the gateway.
     """
 
     def __init__(self, channel):
@@ -54,8 +54,8 @@ class AgentArchiveServiceStub:
 
 
 class AgentArchiveServiceServicer:
-    """Archival memory in the life of an agent. Internal: called by the agent loop,
-    not proxied by the gateway.
+    """Creation, statistics and deletion of an agent's archival memory. Internal: called by the agent
+    loop, not proxied by the gateway.
     """
 
     def PrepareAgent(self, request, context):
@@ -73,7 +73,7 @@ class AgentArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseAgent(self, request, context):
-        """Detaches all archives from an agent and deletes the one made for it.
+        """Detaches all archives from an agent, and deletes its own archive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,8 +106,8 @@ def add_AgentArchiveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentArchiveService:
-    """Archival memory in the life of an agent. Internal: called by the agent loop,
-    not proxied by the gateway.
+    """Creation, statistics and deletion of an agent's archival memory. Internal: called by the agent
+    loop, not proxied by the gateway.
     """
 
     @staticmethod

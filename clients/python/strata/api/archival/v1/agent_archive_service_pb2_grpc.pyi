@@ -12,8 +12,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentArchiveServiceStub:
-    """Archival memory in the life of an agent. Internal: called by the agent loop,
-    not proxied by the gateway.
+    """Creation, statistics and deletion of an agent's archival memory. Internal: called by the agent
+    loop, not proxied by the gateway.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -22,11 +22,11 @@ class AgentArchiveServiceStub:
     GetAgentStats: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.GetAgentStatsRequest, _agent_archive_service_pb2.GetAgentStatsResponse]
     """Returns the counts of archival memory for <memory_metadata>."""
     ReleaseAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.ReleaseAgentRequest, _agent_archive_service_pb2.ReleaseAgentResponse]
-    """Detaches all archives from an agent and deletes the one made for it."""
+    """Detaches all archives from an agent, and deletes its own archive."""
 
 class AgentArchiveServiceServicer:
-    """Archival memory in the life of an agent. Internal: called by the agent loop,
-    not proxied by the gateway.
+    """Creation, statistics and deletion of an agent's archival memory. Internal: called by the agent
+    loop, not proxied by the gateway.
     """
 
     def PrepareAgent(
@@ -48,6 +48,6 @@ class AgentArchiveServiceServicer:
         request: _agent_archive_service_pb2.ReleaseAgentRequest,
         context: _aio.ServicerContext[_agent_archive_service_pb2.ReleaseAgentRequest, _abc.Awaitable[_agent_archive_service_pb2.ReleaseAgentResponse]],
     ) -> _abc.Awaitable[_agent_archive_service_pb2.ReleaseAgentResponse]:
-        """Detaches all archives from an agent and deletes the one made for it."""
+        """Detaches all archives from an agent, and deletes its own archive."""
 
 def add_AgentArchiveServiceServicer_to_server(servicer: AgentArchiveServiceServicer, server: _aio.Server) -> None: ...

@@ -34,9 +34,9 @@ class _ReindexActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reindex
     REINDEX_ACTION_STATUS: _ReindexAction.ValueType  # 2
     """Return the progress of the newest rebuild."""
     REINDEX_ACTION_FINISH: _ReindexAction.ValueType  # 3
-    """Drop the old vectors of a rebuild that serves, before the grace period ends."""
+    """Delete the old vectors of a rebuild whose new index is active, before the grace period ends."""
     REINDEX_ACTION_ROLL_BACK: _ReindexAction.ValueType  # 4
-    """Let the old vectors serve again, or cancel a rebuild that does not serve yet."""
+    """Make the old vectors active again, or cancel a rebuild whose new index is not active yet."""
 
 class ReindexAction(_ReindexAction, metaclass=_ReindexActionEnumTypeWrapper):
     """What to do with the rebuild of an archive."""
@@ -48,9 +48,9 @@ REINDEX_ACTION_START: ReindexAction.ValueType  # 1
 REINDEX_ACTION_STATUS: ReindexAction.ValueType  # 2
 """Return the progress of the newest rebuild."""
 REINDEX_ACTION_FINISH: ReindexAction.ValueType  # 3
-"""Drop the old vectors of a rebuild that serves, before the grace period ends."""
+"""Delete the old vectors of a rebuild whose new index is active, before the grace period ends."""
 REINDEX_ACTION_ROLL_BACK: ReindexAction.ValueType  # 4
-"""Let the old vectors serve again, or cancel a rebuild that does not serve yet."""
+"""Make the old vectors active again, or cancel a rebuild whose new index is not active yet."""
 Global___ReindexAction: _TypeAlias = ReindexAction  # noqa: Y015
 
 @_typing.final
@@ -75,7 +75,7 @@ class Archive(_message.Message):
     name: _builtins.str
     """Name, unique in the project."""
     description: _builtins.str
-    """What is in it."""
+    """Description of its content."""
     embedding_model: _builtins.str
     """The embedding model."""
     embedding_dim: _builtins.int
@@ -88,7 +88,7 @@ class Archive(_message.Message):
     """Seconds after its create_time at which a passage is destroyed; 0 means never."""
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents that have it."""
+        """Agents to which it is attached."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -138,7 +138,7 @@ class CreateArchiveRequest(_message.Message):
     name: _builtins.str
     """Name."""
     description: _builtins.str
-    """What is in it."""
+    """Description of its content."""
     embedding_model: _builtins.str
     """Embedding model; empty means the server's default."""
     time_to_live_seconds: _builtins.int
@@ -189,7 +189,7 @@ Global___CreateArchiveResponse: _TypeAlias = CreateArchiveResponse  # noqa: Y015
 
 @_typing.final
 class GetArchiveRequest(_message.Message):
-    """Asks for an archive."""
+    """Requests an archive."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -235,7 +235,7 @@ Global___GetArchiveResponse: _TypeAlias = GetArchiveResponse  # noqa: Y015
 
 @_typing.final
 class ListArchivesRequest(_message.Message):
-    """Asks for archives."""
+    """Requests archives."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -518,7 +518,7 @@ class ReindexArchiveRequest(_message.Message):
     embedding_model: _builtins.str
     """New embedding model; empty keeps the present one."""
     action: Global___ReindexAction.ValueType
-    """What to do; unset starts a rebuild."""
+    """The action; unset starts a rebuild."""
     def __init__(
         self,
         *,
@@ -550,7 +550,7 @@ class ReindexArchiveResponse(_message.Message):
     done: _builtins.int
     """Passages indexed."""
     complete: _builtins.bool
-    """True when the new index serves."""
+    """True when the new index is active."""
     @_builtins.property
     def reindex(self) -> _search_pb2.Reindex:
         """The rebuild."""

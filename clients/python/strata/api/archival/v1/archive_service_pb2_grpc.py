@@ -90,8 +90,8 @@ class ArchiveServiceServicer:
     """
 
     def CreateArchive(self, request, context):
-        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND).
-        An unknown embedding model is INVALID_ARGUMENT, with the known ones.
+        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT
+        (INVALID_FIELD: unknown embedding model; the message lists the known ones).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,9 +143,9 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReindexArchive(self, request, context):
-        """Rebuilds the index of one archive while it serves, with another embedding model if one is
-        given; or returns the progress of a rebuild, finishes it, or rolls it back. NOT_FOUND
-        (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
+        """Rebuilds the index of one archive while the old index serves searches, with another embedding
+        model if one is given; or returns the progress of a rebuild, finishes it, or rolls it back.
+        NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
         (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
         that the action needs).
         """

@@ -21,8 +21,8 @@ class ArchiveServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.CreateArchiveRequest, _archive_service_pb2.CreateArchiveResponse]
-    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND).
-    An unknown embedding model is INVALID_ARGUMENT, with the known ones.
+    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT
+    (INVALID_FIELD: unknown embedding model; the message lists the known ones).
     """
     GetArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]
     """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
@@ -43,9 +43,9 @@ class ArchiveServiceStub:
     (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     ReindexArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]
-    """Rebuilds the index of one archive while it serves, with another embedding model if one is
-    given; or returns the progress of a rebuild, finishes it, or rolls it back. NOT_FOUND
-    (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
+    """Rebuilds the index of one archive while the old index serves searches, with another embedding
+    model if one is given; or returns the progress of a rebuild, finishes it, or rolls it back.
+    NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
     (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
     that the action needs).
     """
@@ -63,8 +63,8 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.CreateArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.CreateArchiveRequest, _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]:
-        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND).
-        An unknown embedding model is INVALID_ARGUMENT, with the known ones.
+        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT
+        (INVALID_FIELD: unknown embedding model; the message lists the known ones).
         """
 
     def GetArchive(
@@ -120,9 +120,9 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.ReindexArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.ReindexArchiveRequest, _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]:
-        """Rebuilds the index of one archive while it serves, with another embedding model if one is
-        given; or returns the progress of a rebuild, finishes it, or rolls it back. NOT_FOUND
-        (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
+        """Rebuilds the index of one archive while the old index serves searches, with another embedding
+        model if one is given; or returns the progress of a rebuild, finishes it, or rolls it back.
+        NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
         (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
         that the action needs).
         """

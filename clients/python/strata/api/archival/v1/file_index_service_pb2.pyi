@@ -38,8 +38,8 @@ class FileChunk(_message.Message):
     end_line: _builtins.int
     """Last line."""
     heading: _builtins.str
-    """What the text is about: the name of the file and the headings above the text, a line
-    each. Searched like the text, and not shown; at most 1,000 characters.
+    """The topic of the text: the name of the file and the headings above the text, one per line; at
+    most 1,000 characters. It is searched like the text, but not shown.
     """
     def __init__(
         self,
@@ -98,7 +98,7 @@ class IndexFileResponse(_message.Message):
 
     CHUNK_COUNT_FIELD_NUMBER: _builtins.int
     chunk_count: _builtins.int
-    """How many there are."""
+    """Number of chunks of the file."""
     def __init__(
         self,
         *,
@@ -114,7 +114,7 @@ Global___IndexFileResponse: _TypeAlias = IndexFileResponse  # noqa: Y015
 
 @_typing.final
 class GetFileProgressRequest(_message.Message):
-    """Asks for the indexing progress of files."""
+    """Requests the indexing progress of files."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -148,9 +148,9 @@ class FileProgress(_message.Message):
     file_id: _builtins.str
     """The file."""
     chunk_count: _builtins.int
-    """Chunks stored."""
+    """Number of stored chunks."""
     indexed_count: _builtins.int
-    """Chunks found by meaning."""
+    """Number of chunks that searches by meaning can find."""
     def __init__(
         self,
         *,
@@ -257,7 +257,7 @@ class SearchFileChunksRequest(_message.Message):
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
     explain: _builtins.bool
-    """Count the chunks that are left out because they are not related to the query."""
+    """True to count the chunks that are left out because they are not related to the query."""
     @_builtins.property
     def folder_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The folders to search, at most 500."""
@@ -319,8 +319,8 @@ class SearchFileChunksResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     BELOW_FLOOR_FIELD_NUMBER: _builtins.int
     below_floor: _builtins.int
-    """How many of the nearest chunks, at most `limit`, are left out because they are
-    below the floor of the search; 0 unless `explain` is set.
+    """Number of the nearest chunks, at most `limit`, that are left out because their relevance is
+    below the minimum; 0 unless `explain` is set.
     """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileChunkHit]:

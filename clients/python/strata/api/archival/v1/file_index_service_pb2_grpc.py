@@ -81,7 +81,7 @@ class FileIndexServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DropFiles(self, request, context):
-        """Removes files, or all files of folders, from the index; ignores unknown ones.
+        """Removes files, or all files of folders, from the index; unknown ids are ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ class FileIndexServiceStub:
     GetFileProgress: _aio.UnaryUnaryMultiCallable[_file_index_service_pb2.GetFileProgressRequest, _file_index_service_pb2.GetFileProgressResponse]
     """Returns the indexing progress of files; unknown files are left out."""
     DropFiles: _aio.UnaryUnaryMultiCallable[_file_index_service_pb2.DropFilesRequest, _file_index_service_pb2.DropFilesResponse]
-    """Removes files, or all files of folders, from the index; ignores unknown ones."""
+    """Removes files, or all files of folders, from the index; unknown ids are ignored."""
     SearchFileChunks: _aio.UnaryUnaryMultiCallable[_file_index_service_pb2.SearchFileChunksRequest, _file_index_service_pb2.SearchFileChunksResponse]
     """Finds chunks by meaning and words in the files of some folders."""
 
@@ -58,7 +58,7 @@ class FileIndexServiceServicer:
         request: _file_index_service_pb2.DropFilesRequest,
         context: _aio.ServicerContext[_file_index_service_pb2.DropFilesRequest, _abc.Awaitable[_file_index_service_pb2.DropFilesResponse]],
     ) -> _abc.Awaitable[_file_index_service_pb2.DropFilesResponse]:
-        """Removes files, or all files of folders, from the index; ignores unknown ones."""
+        """Removes files, or all files of folders, from the index; unknown ids are ignored."""
 
     def SearchFileChunks(
         self,

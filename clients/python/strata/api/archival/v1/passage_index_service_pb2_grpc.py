@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class PassageIndexServiceStub:
-    """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organization key with the scope
+    """The indexes of passages and of files, which all projects share, and their rebuilding while they
+    serve searches. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -65,8 +65,8 @@ class PassageIndexServiceStub:
 
 
 class PassageIndexServiceServicer:
-    """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organization key with the scope
+    """The indexes of passages and of files, which all projects share, and their rebuilding while they
+    serve searches. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -76,7 +76,7 @@ class PassageIndexServiceServicer:
     """
 
     def GetIndex(self, request, context):
-        """Returns the serving index, the texts that wait for it, and the newest rebuild.
+        """Returns the active index, the number of texts waiting for it, and the newest rebuild.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +84,7 @@ class PassageIndexServiceServicer:
 
     def StartReindex(self, request, context):
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
-        filled beside the old one, and serves after a check has shown that it finds the same texts.
+        filled beside the old one, and becomes active after a check that it finds the same texts.
         FAILED_PRECONDITION (IN_USE: a rebuild is open).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -92,16 +92,17 @@ class PassageIndexServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishReindex(self, request, context):
-        """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over).
+        """Deletes the old collection of a rebuild whose new collection is active, before the grace period
+        ends. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not
+        active yet, or the rebuild has ended).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RollBackReindex(self, request, context):
-        """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over).
+        """Makes the old collection active again, or cancels a rebuild whose new collection is not active
+        yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,8 +140,8 @@ def add_PassageIndexServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PassageIndexService:
-    """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organization key with the scope
+    """The indexes of passages and of files, which all projects share, and their rebuilding while they
+    serve searches. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,

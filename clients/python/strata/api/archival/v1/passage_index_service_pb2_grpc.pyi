@@ -12,8 +12,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PassageIndexServiceStub:
-    """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organization key with the scope
+    """The indexes of passages and of files, which all projects share, and their rebuilding while they
+    serve searches. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -24,24 +24,25 @@ class PassageIndexServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetIndex: _aio.UnaryUnaryMultiCallable[_search_pb2.GetIndexRequest, _search_pb2.GetIndexResponse]
-    """Returns the serving index, the texts that wait for it, and the newest rebuild."""
+    """Returns the active index, the number of texts waiting for it, and the newest rebuild."""
     StartReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.StartReindexRequest, _search_pb2.StartReindexResponse]
     """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
-    filled beside the old one, and serves after a check has shown that it finds the same texts.
+    filled beside the old one, and becomes active after a check that it finds the same texts.
     FAILED_PRECONDITION (IN_USE: a rebuild is open).
     """
     FinishReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.FinishReindexRequest, _search_pb2.FinishReindexResponse]
-    """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
-    (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over).
+    """Deletes the old collection of a rebuild whose new collection is active, before the grace period
+    ends. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not
+    active yet, or the rebuild has ended).
     """
     RollBackReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.RollBackReindexRequest, _search_pb2.RollBackReindexResponse]
-    """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
-    (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over).
+    """Makes the old collection active again, or cancels a rebuild whose new collection is not active
+    yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended).
     """
 
 class PassageIndexServiceServicer:
-    """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs an organization key with the scope
+    """The indexes of passages and of files, which all projects share, and their rebuilding while they
+    serve searches. For operators: every method needs an organization key with the scope
     "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -55,7 +56,7 @@ class PassageIndexServiceServicer:
         request: _search_pb2.GetIndexRequest,
         context: _aio.ServicerContext[_search_pb2.GetIndexRequest, _abc.Awaitable[_search_pb2.GetIndexResponse]],
     ) -> _abc.Awaitable[_search_pb2.GetIndexResponse]:
-        """Returns the serving index, the texts that wait for it, and the newest rebuild."""
+        """Returns the active index, the number of texts waiting for it, and the newest rebuild."""
 
     def StartReindex(
         self,
@@ -63,7 +64,7 @@ class PassageIndexServiceServicer:
         context: _aio.ServicerContext[_search_pb2.StartReindexRequest, _abc.Awaitable[_search_pb2.StartReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.StartReindexResponse]:
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
-        filled beside the old one, and serves after a check has shown that it finds the same texts.
+        filled beside the old one, and becomes active after a check that it finds the same texts.
         FAILED_PRECONDITION (IN_USE: a rebuild is open).
         """
 
@@ -72,8 +73,9 @@ class PassageIndexServiceServicer:
         request: _search_pb2.FinishReindexRequest,
         context: _aio.ServicerContext[_search_pb2.FinishReindexRequest, _abc.Awaitable[_search_pb2.FinishReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.FinishReindexResponse]:
-        """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over).
+        """Deletes the old collection of a rebuild whose new collection is active, before the grace period
+        ends. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not
+        active yet, or the rebuild has ended).
         """
 
     def RollBackReindex(
@@ -81,8 +83,8 @@ class PassageIndexServiceServicer:
         request: _search_pb2.RollBackReindexRequest,
         context: _aio.ServicerContext[_search_pb2.RollBackReindexRequest, _abc.Awaitable[_search_pb2.RollBackReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.RollBackReindexResponse]:
-        """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over).
+        """Makes the old collection active again, or cancels a rebuild whose new collection is not active
+        yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended).
         """
 
 def add_PassageIndexServiceServicer_to_server(servicer: PassageIndexServiceServicer, server: _aio.Server) -> None: ...

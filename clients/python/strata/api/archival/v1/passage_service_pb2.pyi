@@ -53,17 +53,17 @@ class _TagMatchMode:
 class _TagMatchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TagMatchMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TAG_MATCH_MODE_UNSPECIFIED: _TagMatchMode.ValueType  # 0
-    """Any."""
+    """The same as ANY."""
     TAG_MATCH_MODE_ANY: _TagMatchMode.ValueType  # 1
     """One of the tags."""
     TAG_MATCH_MODE_ALL: _TagMatchMode.ValueType  # 2
     """All of the tags."""
 
 class TagMatchMode(_TagMatchMode, metaclass=_TagMatchModeEnumTypeWrapper):
-    """Whether one tag is enough."""
+    """How a search matches several tags."""
 
 TAG_MATCH_MODE_UNSPECIFIED: TagMatchMode.ValueType  # 0
-"""Any."""
+"""The same as ANY."""
 TAG_MATCH_MODE_ANY: TagMatchMode.ValueType  # 1
 """One of the tags."""
 TAG_MATCH_MODE_ALL: TagMatchMode.ValueType  # 2
@@ -72,7 +72,7 @@ Global___TagMatchMode: _TypeAlias = TagMatchMode  # noqa: Y015
 
 @_typing.final
 class PassageOrigin(_message.Message):
-    """Where a passage came from."""
+    """The origin of a passage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -94,9 +94,9 @@ class PassageOrigin(_message.Message):
     """The file that it is a chunk of."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Untrusted content that the agent had read when it wrote the passage: WEB, MCP.
-        Other labels are ignored. For a passage: the labels of its present text. UpdatePassage with a
-        text replaces them, so a text written by a person has none.
+        """Untrusted content that the agent had read when it wrote the passage: WEB, MCP. Other labels are
+        ignored. In a stored passage, the labels belong to its current text: UpdatePassage with a text
+        replaces them, so a text written by a person has none.
         """
 
     def __init__(
@@ -349,7 +349,7 @@ class NewPassage(_message.Message):
     text: _builtins.str
     """The text; not blank, at most 8192 tokens and 16 bytes for each of them."""
     embedding_model: _builtins.str
-    """The model that made it, which must be the archive's; set with the embedding."""
+    """The model that computed the embedding, which must be the archive's; required with embedding."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags; duplicates are dropped."""
@@ -364,8 +364,8 @@ class NewPassage(_message.Message):
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was said or written; unset means now. An archive with a time-to-live
-        counts from this time, and refuses passages that are too old.
+        """When the text was written; unset means now. The time-to-live of an archive begins at this time,
+        and the archive refuses passages that are too old.
         """
 
     @_builtins.property
@@ -484,7 +484,7 @@ class NearDuplicate(_message.Message):
     """The first 500 characters of its text."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Untrusted content that it was written under; see PassageOrigin."""
+        """Untrusted content that its author had read; see PassageOrigin."""
 
     def __init__(
         self,
@@ -521,12 +521,12 @@ class UploadPassagesRequest(_message.Message):
     agent_id: _builtins.str
     """The agent; first message only."""
     skip_count: _builtins.int
-    """Number of passages of the upload that are left out before those of this message, because they
-    are durable. Durable passages that are sent again are skipped.
+    """Number of passages of the upload that are omitted before those of this message, because they
+    are already durable. Durable passages that are sent again are skipped.
     """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewPassage]:
-        """Passages, at most 1000 a message; each message is stored whole or not at all."""
+        """Passages, at most 1000 per message; either all or none of a message are stored."""
 
     def __init__(
         self,
@@ -557,13 +557,13 @@ class UploadPassagesResponse(_message.Message):
     NEAR_DUPLICATE_COUNT_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     received_count: _builtins.int
-    """Passages of the upload that are durable, counted from its start."""
+    """Number of durable passages from the start of the upload."""
     inserted_count: _builtins.int
-    """Those of them that were stored."""
+    """Number of these that the upload has stored."""
     duplicate_count: _builtins.int
-    """Those that were stored before."""
+    """Number of these that the archive already contained."""
     near_duplicate_count: _builtins.int
-    """Those of the stored passages that have nearly the same wording as an earlier one."""
+    """Number of stored passages that have nearly the same wording as an earlier one."""
     complete: _builtins.bool
     """True if the upload is finished."""
     def __init__(
@@ -585,7 +585,7 @@ Global___UploadPassagesResponse: _TypeAlias = UploadPassagesResponse  # noqa: Y0
 
 @_typing.final
 class GetPassageRequest(_message.Message):
-    """Asks for a passage."""
+    """Requests a passage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -910,7 +910,7 @@ Global___PurgePassageResponse: _TypeAlias = PurgePassageResponse  # noqa: Y015
 
 @_typing.final
 class ListPassageVersionsRequest(_message.Message):
-    """Asks for versions."""
+    """Requests versions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -968,7 +968,7 @@ Global___ListPassageVersionsResponse: _TypeAlias = ListPassageVersionsResponse  
 
 @_typing.final
 class ListPassagesRequest(_message.Message):
-    """Asks for passages."""
+    """Requests passages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1060,7 +1060,7 @@ Global___ListPassagesResponse: _TypeAlias = ListPassagesResponse  # noqa: Y015
 
 @_typing.final
 class SearchPassagesRequest(_message.Message):
-    """Asks for the passages that answer a query best."""
+    """Requests the passages that answer a query best."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1080,15 +1080,14 @@ class SearchPassagesRequest(_message.Message):
     query: _builtins.str
     """Words or a question; not blank."""
     tag_match_mode: Global___TagMatchMode.ValueType
-    """Any or all of them."""
+    """Whether a passage needs any or all of them."""
     top_k: _builtins.int
     """Results: 0 means 5, at most 100."""
     explain: _builtins.bool
     """Return an explanation with each hit, and the hits that the conditions excluded."""
     timezone: _builtins.str
-    """Timezone of the person who asks, such as "Europe/Lisbon": words like
-    "yesterday" or "last March" in the query rank passages of that time higher.
-    Empty or unknown means UTC.
+    """Timezone of the user, such as "Europe/Lisbon": words like "yesterday" or "last March" in the
+    query rank passages of that time higher. Empty or unknown means UTC.
     """
     @_builtins.property
     def archive_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1152,8 +1151,8 @@ class PassageHit(_message.Message):
 
     @_builtins.property
     def possibly_outdated(self) -> _search_pb2.PossiblyOutdated:
-        """Set if a newer hit, which the same agent stored in the same archive, seems to
-        replace what it states.
+        """Set if a newer hit, which the same agent stored in the same archive, seems to replace the
+        statement of this passage.
         """
 
     def __init__(
@@ -1215,7 +1214,7 @@ Global___SearchPassagesResponse: _TypeAlias = SearchPassagesResponse  # noqa: Y0
 
 @_typing.final
 class ListTagsRequest(_message.Message):
-    """Asks for tags."""
+    """Requests tags."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PassageServiceStub:
-    """Passages: texts that an agent, a person or a program stored for later.
+    """Passages: texts that an agent, a person or a program has stored in archival memory.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -97,7 +97,7 @@ class PassageServiceStub:
 
 
 class PassageServiceServicer:
-    """Passages: texts that an agent, a person or a program stored for later.
+    """Passages: texts that an agent, a person or a program has stored in archival memory.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -105,8 +105,8 @@ class PassageServiceServicer:
     """
 
     def InsertPassage(self, request, context):
-        """Stores a passage. It can be found by its words at once, and by its meaning after it is indexed.
-        The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        """Stores a passage. Searches find it by its words immediately, by its meaning after it is
+        indexed. The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED).
         """
@@ -117,9 +117,9 @@ class PassageServiceServicer:
     def UploadPassages(self, request_iterator, context):
         """Stores many passages, at least one, and responds to each message with the number of durable
         passages. An interrupted upload resumes when it is sent again with its request_id: the first
-        response tells from which passage. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
-        DEADLINE_EXCEEDED (nothing was sent for a minute).
+        response contains the number of passages to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,8 +143,8 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeletePassage(self, request, context):
-        """Hides a passage: searches, counts and lists leave it out. RestorePassage undoes this.
-        NOT_FOUND (PASSAGE_NOT_FOUND).
+        """Hides a passage from searches, counts and lists. RestorePassage undoes this. NOT_FOUND
+        (PASSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,9 +184,9 @@ class PassageServiceServicer:
 
     def SearchPassages(self, request, context):
         """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
-        that are not indexed yet are found only by their words; without an index all passages are, as
-        search_mode shows. If the server has a reranker, it orders the best passages; if it fails or
-        takes too long, the fused order is kept, as `reranking` shows.
+        that are not indexed yet are found only by their words; without an index this applies to all
+        passages, see search_mode. If the server has a reranker, it orders the best passages; if it
+        fails or takes too long, the fused order is kept, see `reranking`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -266,7 +266,7 @@ def add_PassageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PassageService:
-    """Passages: texts that an agent, a person or a program stored for later.
+    """Passages: texts that an agent, a person or a program has stored in archival memory.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),

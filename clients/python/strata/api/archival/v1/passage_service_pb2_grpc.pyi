@@ -12,7 +12,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PassageServiceStub:
-    """Passages: texts that an agent, a person or a program stored for later.
+    """Passages: texts that an agent, a person or a program has stored in archival memory.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -21,17 +21,17 @@ class PassageServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     InsertPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.InsertPassageRequest, _passage_service_pb2.InsertPassageResponse]
-    """Stores a passage. It can be found by its words at once, and by its meaning after it is indexed.
-    The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+    """Stores a passage. Searches find it by its words immediately, by its meaning after it is
+    indexed. The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
     AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
     (TOKEN_LIMIT_EXCEEDED).
     """
     UploadPassages: _aio.StreamStreamMultiCallable[_passage_service_pb2.UploadPassagesRequest, _passage_service_pb2.UploadPassagesResponse]
     """Stores many passages, at least one, and responds to each message with the number of durable
     passages. An interrupted upload resumes when it is sent again with its request_id: the first
-    response tells from which passage. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
-    DEADLINE_EXCEEDED (nothing was sent for a minute).
+    response contains the number of passages to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
+    AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+    (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
@@ -42,8 +42,8 @@ class PassageServiceStub:
     (TOKEN_LIMIT_EXCEEDED).
     """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]
-    """Hides a passage: searches, counts and lists leave it out. RestorePassage undoes this.
-    NOT_FOUND (PASSAGE_NOT_FOUND).
+    """Hides a passage from searches, counts and lists. RestorePassage undoes this. NOT_FOUND
+    (PASSAGE_NOT_FOUND).
     """
     RestorePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.RestorePassageRequest, _passage_service_pb2.RestorePassageResponse]
     """Restores a deleted passage, or an older version of one, as a new version. NOT_FOUND
@@ -62,15 +62,15 @@ class PassageServiceStub:
     """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     SearchPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]
     """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
-    that are not indexed yet are found only by their words; without an index all passages are, as
-    search_mode shows. If the server has a reranker, it orders the best passages; if it fails or
-    takes too long, the fused order is kept, as `reranking` shows.
+    that are not indexed yet are found only by their words; without an index this applies to all
+    passages, see search_mode. If the server has a reranker, it orders the best passages; if it
+    fails or takes too long, the fused order is kept, see `reranking`.
     """
     ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
     """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
 class PassageServiceServicer:
-    """Passages: texts that an agent, a person or a program stored for later.
+    """Passages: texts that an agent, a person or a program has stored in archival memory.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -82,8 +82,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.InsertPassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.InsertPassageRequest, _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]:
-        """Stores a passage. It can be found by its words at once, and by its meaning after it is indexed.
-        The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        """Stores a passage. Searches find it by its words immediately, by its meaning after it is
+        indexed. The response names near duplicates in the archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED).
         """
@@ -95,9 +95,9 @@ class PassageServiceServicer:
     ) -> _abc.AsyncIterator[_passage_service_pb2.UploadPassagesResponse]:
         """Stores many passages, at least one, and responds to each message with the number of durable
         passages. An interrupted upload resumes when it is sent again with its request_id: the first
-        response tells from which passage. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
-        DEADLINE_EXCEEDED (nothing was sent for a minute).
+        response contains the number of passages to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
 
     def GetPassage(
@@ -123,8 +123,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.DeletePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.DeletePassageRequest, _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]:
-        """Hides a passage: searches, counts and lists leave it out. RestorePassage undoes this.
-        NOT_FOUND (PASSAGE_NOT_FOUND).
+        """Hides a passage from searches, counts and lists. RestorePassage undoes this. NOT_FOUND
+        (PASSAGE_NOT_FOUND).
         """
 
     def RestorePassage(
@@ -168,9 +168,9 @@ class PassageServiceServicer:
         context: _aio.ServicerContext[_passage_service_pb2.SearchPassagesRequest, _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]:
         """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
-        that are not indexed yet are found only by their words; without an index all passages are, as
-        search_mode shows. If the server has a reranker, it orders the best passages; if it fails or
-        takes too long, the fused order is kept, as `reranking` shows.
+        that are not indexed yet are found only by their words; without an index this applies to all
+        passages, see search_mode. If the server has a reranker, it orders the best passages; if it
+        fails or takes too long, the fused order is kept, see `reranking`.
         """
 
     def ListTags(

@@ -34,7 +34,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_SYSTEM: _Role.ValueType  # 1
     """Instructions with the rendered memory; index 0 of every window."""
     ROLE_USER: _Role.ValueType  # 2
-    """The person, or the caller on behalf of a person."""
+    """A person, or a client on behalf of a person."""
     ROLE_ASSISTANT: _Role.ValueType  # 3
     """The model."""
     ROLE_TOOL: _Role.ValueType  # 4
@@ -42,17 +42,17 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_APPROVAL: _Role.ValueType  # 5
     """A request for approval of tool calls, or the answer to one."""
     ROLE_SUMMARY: _Role.ValueType  # 6
-    """A summary of messages that compaction took out of the window."""
+    """A summary of messages that a compaction removed from the window."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """Who speaks in a message."""
+    """The kind of author of a message."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """Not set."""
 ROLE_SYSTEM: Role.ValueType  # 1
 """Instructions with the rendered memory; index 0 of every window."""
 ROLE_USER: Role.ValueType  # 2
-"""The person, or the caller on behalf of a person."""
+"""A person, or a client on behalf of a person."""
 ROLE_ASSISTANT: Role.ValueType  # 3
 """The model."""
 ROLE_TOOL: Role.ValueType  # 4
@@ -60,7 +60,7 @@ ROLE_TOOL: Role.ValueType  # 4
 ROLE_APPROVAL: Role.ValueType  # 5
 """A request for approval of tool calls, or the answer to one."""
 ROLE_SUMMARY: Role.ValueType  # 6
-"""A summary of messages that compaction took out of the window."""
+"""A summary of messages that a compaction removed from the window."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _ToolStatus:
@@ -104,7 +104,7 @@ class _ProvenanceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Provenance
     PROVENANCE_UNSPECIFIED: _Provenance.ValueType  # 0
     """Not set."""
     PROVENANCE_USER: _Provenance.ValueType  # 1
-    """Said by the user."""
+    """Written by the user."""
     PROVENANCE_MODEL: _Provenance.ValueType  # 2
     """Written by the model."""
     PROVENANCE_MEMORY: _Provenance.ValueType  # 3
@@ -119,12 +119,12 @@ class _ProvenanceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Provenance
     """Written by Strata itself."""
 
 class Provenance(_Provenance, metaclass=_ProvenanceEnumTypeWrapper):
-    """Where a piece of context came from."""
+    """The source of a piece of context."""
 
 PROVENANCE_UNSPECIFIED: Provenance.ValueType  # 0
 """Not set."""
 PROVENANCE_USER: Provenance.ValueType  # 1
-"""Said by the user."""
+"""Written by the user."""
 PROVENANCE_MODEL: Provenance.ValueType  # 2
 """Written by the model."""
 PROVENANCE_MEMORY: Provenance.ValueType  # 3
@@ -153,7 +153,7 @@ class _ImageDetailEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImageDeta
     """The image at the highest resolution that the provider offers."""
 
 class ImageDetail(_ImageDetail, metaclass=_ImageDetailEnumTypeWrapper):
-    """How closely a model looks at an image."""
+    """The resolution at which a model processes an image."""
 
 IMAGE_DETAIL_UNSPECIFIED: ImageDetail.ValueType  # 0
 """The provider decides."""
@@ -208,17 +208,17 @@ class ImagePart(_message.Message):
     requests; refused if the bytes are of another type.
     """
     url: _builtins.str
-    """An https URL. Strata fetches it once, when the run begins, and stores the
-    bytes; if that fails, a text that says so replaces the image.
+    """An https URL. Strata fetches it once, when the run begins, and stores the bytes. If that
+    fails, a text with the reason replaces the image.
     """
     data: _builtins.bytes
     """The bytes, at most 3,932,160. Absent from stored messages."""
     alt_text: _builtins.str
-    """What the image shows, in words, at most 1,000 characters: searches find the
-    message by it, and models that cannot see images are shown it.
+    """Description of the image, at most 1,000 characters. Searches find the message by it, and models
+    without image input get it instead of the image.
     """
     detail: Global___ImageDetail.ValueType
-    """How closely a model looks at it; for providers that can be asked for it."""
+    """The resolution for the model; ignored by providers that have no such option."""
     image_id: _builtins.str
     """Output only: SHA-256 of the bytes in 64 hexadecimal digits."""
     width: _builtins.int
@@ -285,7 +285,7 @@ Global___ReasoningPart: _TypeAlias = ReasoningPart  # noqa: Y015
 
 @_typing.final
 class ToolCallPart(_message.Message):
-    """A call that the model asks for."""
+    """A tool call that the model requests."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -302,8 +302,8 @@ class ToolCallPart(_message.Message):
     request_heartbeat, which the V2 loop adds to every tool.
     """
     request_heartbeat: _builtins.bool
-    """Whether the model asked to continue after the call; unset if it could not ask that: in the V3
-    loop, and for tools that end the turn.
+    """Whether the model requested to continue after the call. Unset if it had no such option: in the
+    V3 loop, and for tools that end the turn.
     """
     def __init__(
         self,
@@ -347,13 +347,13 @@ class ToolReturnPart(_message.Message):
     status: Global___ToolStatus.ValueType
     """How the call ended."""
     content: _builtins.str
-    """What the model is shown: JSON {"status","message","time"}, indented by 2."""
+    """The text for the model: JSON {"status","message","time"}, indented by 2."""
     provenance: Global___Provenance.ValueType
-    """Where the returned text came from."""
+    """The source of the returned text."""
     returned_by: _builtins.str
     """Id of the API key that supplied this return in an answer (client_return), instead of a call
-    that ran here. Empty if the tool ran here. Its provenance is USER for a tool that Strata would
-    have run, unless the tool returns text of others.
+    that Strata ran; empty if Strata ran the tool. A return that a client supplied in place of a
+    tool of Strata has the provenance USER, unless the tool returns untrusted content.
     """
     @_builtins.property
     def stdout(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -365,14 +365,14 @@ class ToolReturnPart(_message.Message):
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Labels of untrusted content in text that was read from memory, or under which that text was
-        written: WEB, MCP.
+        """For text that was read from memory: the labels of untrusted content in it, or that its author
+        had read when writing it: WEB, MCP.
         """
 
     @_builtins.property
     def nested_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___NestedToolCall]:
-        """Calls that the code of run_code_with_tools made, in order. The model is shown
-        what the code printed and returned, not these.
+        """Calls that the code of run_code_with_tools made, in order. The model gets the output and the
+        value of the code, not these calls.
         """
 
     @_builtins.property
@@ -418,11 +418,11 @@ class NestedToolCall(_message.Message):
     name: _builtins.str
     """Name of the tool."""
     arguments: _builtins.str
-    """Arguments as they were run, JSON text; long ones are cut."""
+    """The arguments of the call, JSON text; long ones are truncated."""
     status: Global___ToolStatus.ValueType
     """How the call ended; UNKNOWN also if the code did not wait for its end."""
     refused: _builtins.bool
-    """True if it never reached the tool: a rule, a check or a limit refused it."""
+    """True if the tool was not called, because a rule, a check or a limit refused the call."""
     def __init__(
         self,
         *,
@@ -474,13 +474,13 @@ class ApprovalRequestPart(_message.Message):
 
     @_builtins.property
     def bindings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalBinding]:
-        """What each decision is bound to: one per call, including waiting calls, in the order of the
-        reply.
+        """The definition and arguments to which each decision applies: one binding per call, including
+        waiting calls, in the order of the reply.
         """
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintSource]:
-        """Untrusted content that the model had read when it made the calls, and its places, newest first,
+        """The places of untrusted content that the model had read when it made the calls, newest first,
         at most 20; empty if there was none.
         """
 
@@ -524,15 +524,16 @@ class TaintSource(_message.Message):
     label: Global___Provenance.ValueType
     """The label: WEB or MCP."""
     message_id: _builtins.str
-    """The message that contains it: a tool's return, a summary, a message that was sent with it, or a
-    reply that the model wrote under it. Empty for a memory block and for a call of the same reply.
+    """The message that contains it: a tool return, a summary, a message that was sent with it, or a
+    reply that the model wrote after reading it. Empty for a memory block and for a call of the
+    same reply.
     """
     tool_name: _builtins.str
     """The tool that returned it."""
     tool_call_id: _builtins.str
-    """The call that returned it, or is about to."""
+    """The call that returned it, or will return it."""
     block_label: _builtins.str
-    """The memory block that was written under it."""
+    """Label of the memory block whose author had read it."""
     def __init__(
         self,
         *,
@@ -552,7 +553,7 @@ Global___TaintSource: _TypeAlias = TaintSource  # noqa: Y015
 
 @_typing.final
 class ApprovalBinding(_message.Message):
-    """What a decision about a call is bound to."""
+    """The exact tool and arguments to which a decision about a call applies."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,12 +564,12 @@ class ApprovalBinding(_message.Message):
     tool_call_id: _builtins.str
     """The call."""
     tool_version: _builtins.str
-    """Version of the tool when it was asked for; a changed tool is not run."""
+    """Version of the tool when the approval was requested; a changed tool is not run."""
     arguments_hash: _builtins.str
     """SHA-256 of the arguments as text, in hexadecimal digits."""
     by_client: _builtins.bool
-    """True for a tool that the client runs (TOOL_TYPE_CLIENT): the decision is a
-    client_return, or denies; it cannot be approved.
+    """True for a tool that the client runs (TOOL_TYPE_CLIENT): the decision is either a client_return
+    or a denial; such a call cannot be approved.
     """
     def __init__(
         self,
@@ -602,22 +603,22 @@ class ApprovalDecision(_message.Message):
     tool_call_id: _builtins.str
     """The call decided about."""
     approve: _builtins.bool
-    """True to run the call; without effect with a client_return."""
+    """True to run the call; ignored with a client_return."""
     reason: _builtins.str
-    """Why, shown to the model when denied."""
+    """The reason, which the model gets if the call is denied."""
     client_return: _builtins.str
-    """Set when the client ran the tool itself: what it returned. In place of a call that
-    Strata would run (no by_client in the binding) it needs a key with the scope "write".
+    """The return of the tool, if the client ran it. For a call that Strata would run (by_client is
+    false in the binding) this needs a key with the scope "write".
     """
     client_status: Global___ToolStatus.ValueType
-    """TOOL_STATUS_FAILED if the client's tool failed; unset means that it did not."""
+    """TOOL_STATUS_FAILED if the client's tool failed; unset means success."""
     arguments_hash: _builtins.str
-    """The arguments_hash of the arguments that were shown to the person; refused if it differs from
-    that of the call. Empty to decide about the call by its id alone.
+    """The arguments_hash of the arguments that the person has seen; the decision is refused if the
+    call has another hash. Empty to decide about the call by its id only.
     """
     @_builtins.property
     def client_taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Labels of untrusted content in the client_return: WEB, MCP. The turn is tainted with them."""
+        """Labels of untrusted content in the client_return: WEB, MCP. The context of the turn gets them."""
 
     def __init__(
         self,
@@ -653,9 +654,9 @@ class ApprovalResponsePart(_message.Message):
     approval_id: _builtins.str
     """Id of the approval request that this answers."""
     by_default: _builtins.bool
-    """True if nobody had answered before the deadline, and this is the default decision."""
+    """True if there was no answer before the deadline, so that this is the default decision."""
     answered_by: _builtins.str
-    """Who answered: id of the API key; empty for the default decision. Set by the server."""
+    """Id of the API key that answered; empty for the default decision. Set by the server."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalDecision]:
         """One decision per call."""
@@ -697,9 +698,9 @@ class SummaryPart(_message.Message):
     message_count: _builtins.int
     """Number of messages that the summary replaces, including those of earlier summaries."""
     first_message_id: _builtins.str
-    """First message of the evicted range: ListMessages can list it from here"""
+    """First message of the evicted range; with last_message_id, ListMessages lists the range."""
     last_message_id: _builtins.str
-    """to here. Pinned messages within the range are still in the window."""
+    """Last message of the evicted range. Pinned messages within the range are still in the window."""
     def __init__(
         self,
         *,
@@ -818,19 +819,19 @@ class Message(_message.Message):
     agent_id: _builtins.str
     """The agent that the conversation belongs to."""
     sequence: _builtins.int
-    """Position in the conversation, from 0. A fork continues the numbering from the message that it
-    was made at; messages deleted by retention leave gaps.
+    """Position in the conversation, from 0. A fork continues the numbering from the message at which
+    it was made; messages deleted by retention leave gaps.
     """
     role: Global___Role.ValueType
-    """Who speaks."""
+    """The kind of author."""
     name: _builtins.str
-    """Name of the speaker, where several people talk to one agent."""
+    """Name of the author, if several people write to one agent."""
     run_id: _builtins.str
-    """The run that stored the message; empty for messages made at creation."""
+    """The run that stored the message; empty for messages created with the conversation."""
     step_id: _builtins.str
     """The step that stored the message; empty for inputs."""
     group_id: _builtins.str
-    """The group that the message was exchanged in."""
+    """The group in which the message was exchanged."""
     model: _builtins.str
     """Handle of the model that wrote an assistant message."""
     pinned: _builtins.bool
@@ -838,8 +839,8 @@ class Message(_message.Message):
     client_message_id: _builtins.str
     """The client's own id for the message, returned as given."""
     copied_from_id: _builtins.str
-    """The message that this one is a copy of: a fork starts with copies of the
-    window that it was made from. Empty for messages of this conversation itself.
+    """The message of which this one is a copy: a fork starts with copies of the messages in the
+    original window. Empty for the conversation's own messages.
     """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Part]:
@@ -902,7 +903,7 @@ class MessageInput(_message.Message):
     role: Global___Role.ValueType
     """USER, SYSTEM or ASSISTANT; unset means USER."""
     name: _builtins.str
-    """Name of the speaker."""
+    """Name of the author."""
     client_message_id: _builtins.str
     """The client's own id for the message, returned as given."""
     @_builtins.property

@@ -19,7 +19,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class ResponseFormat(_message.Message):
     """The format of an agent's replies. A reply in JSON is validated before it is shown, and stored as
-    the text of one JSON object. If it is invalid, the model is asked once more; after that the run
+    the text of one JSON object. If it is invalid, the model is called once more; after that the run
     ends with the stop reason invalid_llm_response and the error MODEL_REPLY_INVALID.
     """
 
@@ -108,7 +108,7 @@ class JsonSchemaFormat(_message.Message):
     schema_json: _builtins.str
     """JSON schema of an object, at most 64,000 characters. References outside its own $defs,
     recursive references, patterns, and other keywords that could make validation endless are
-    refused. An object allows additional members only if its schema says so.
+    refused. An object allows additional members only if its schema allows them explicitly.
     """
     strict: _builtins.bool
     """False to let the provider treat the schema as a hint; unset means true: the provider enforces

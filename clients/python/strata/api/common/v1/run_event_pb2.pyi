@@ -29,9 +29,9 @@ class _StopReason:
 class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     STOP_REASON_UNSPECIFIED: _StopReason.ValueType  # 0
-    """Not ended."""
+    """The run has not ended."""
     STOP_REASON_END_TURN: _StopReason.ValueType  # 1
-    """(end_turn) The model gave its reply."""
+    """(end_turn) The model has replied."""
     STOP_REASON_ERROR: _StopReason.ValueType  # 2
     """(error) A defect or a failed service."""
     STOP_REASON_LLM_API_ERROR: _StopReason.ValueType  # 3
@@ -47,28 +47,29 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     size of a reply, 1 MiB of text, reasoning and tool calls together.
     """
     STOP_REASON_NO_TOOL_CALL: _StopReason.ValueType  # 8
-    """(no_tool_call) A tool call was required and none came."""
+    """(no_tool_call) The reply had no tool call although one was required."""
     STOP_REASON_TOOL_RULE: _StopReason.ValueType  # 9
     """(tool_rule) A rule ended the run."""
     STOP_REASON_CANCELLED: _StopReason.ValueType  # 10
-    """(cancelled) Somebody cancelled the run."""
+    """(cancelled) The run was cancelled."""
     STOP_REASON_REQUIRES_APPROVAL: _StopReason.ValueType  # 11
     """(requires_approval) The run waits for a decision."""
     STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: _StopReason.ValueType  # 12
-    """(context_window_overflow_in_system_prompt) Prompt and memory alone do not fit."""
+    """(context_window_overflow_in_system_prompt) The system prompt with memory alone exceeds the
+    context window.
+    """
     STOP_REASON_NO_PROGRESS: _StopReason.ValueType  # 13
-    """(no_progress) The model made the same calls, with the same arguments and the same
-    results, five times in a row, or tried five times in a row to end the run without a
-    tool that it must call.
+    """(no_progress) Five times in a row, the model made the same calls with the same arguments and
+    the same results, or tried to end the run without calling a required tool.
     """
 
 class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper):
     """Why a run ended; the name as text in brackets (docs/wire-format.md#stop-reasons)."""
 
 STOP_REASON_UNSPECIFIED: StopReason.ValueType  # 0
-"""Not ended."""
+"""The run has not ended."""
 STOP_REASON_END_TURN: StopReason.ValueType  # 1
-"""(end_turn) The model gave its reply."""
+"""(end_turn) The model has replied."""
 STOP_REASON_ERROR: StopReason.ValueType  # 2
 """(error) A defect or a failed service."""
 STOP_REASON_LLM_API_ERROR: StopReason.ValueType  # 3
@@ -84,19 +85,20 @@ STOP_REASON_MAX_TOKENS_EXCEEDED: StopReason.ValueType  # 7
 size of a reply, 1 MiB of text, reasoning and tool calls together.
 """
 STOP_REASON_NO_TOOL_CALL: StopReason.ValueType  # 8
-"""(no_tool_call) A tool call was required and none came."""
+"""(no_tool_call) The reply had no tool call although one was required."""
 STOP_REASON_TOOL_RULE: StopReason.ValueType  # 9
 """(tool_rule) A rule ended the run."""
 STOP_REASON_CANCELLED: StopReason.ValueType  # 10
-"""(cancelled) Somebody cancelled the run."""
+"""(cancelled) The run was cancelled."""
 STOP_REASON_REQUIRES_APPROVAL: StopReason.ValueType  # 11
 """(requires_approval) The run waits for a decision."""
 STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: StopReason.ValueType  # 12
-"""(context_window_overflow_in_system_prompt) Prompt and memory alone do not fit."""
+"""(context_window_overflow_in_system_prompt) The system prompt with memory alone exceeds the
+context window.
+"""
 STOP_REASON_NO_PROGRESS: StopReason.ValueType  # 13
-"""(no_progress) The model made the same calls, with the same arguments and the same
-results, five times in a row, or tried five times in a row to end the run without a
-tool that it must call.
+"""(no_progress) Five times in a row, the model made the same calls with the same arguments and
+the same results, or tried to end the run without calling a required tool.
 """
 Global___StopReason: _TypeAlias = StopReason  # noqa: Y015
 
@@ -268,9 +270,9 @@ Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class TextSnapshot(_message.Message):
-    """All text so far of the message that is being written, replacing what was streamed of it: for a
-    client that resumed in the middle of a reply, or if the text turns out to be a thought beside a
-    call of send_message that is shown as text. Not stored.
+    """All text so far of the message that is being written; it replaces the deltas before it. Sent to a
+    client that resumes in the middle of a reply, and if the streamed text turns out to be a thought
+    beside a call of send_message that is shown as text. Not stored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -307,10 +309,10 @@ Global___TextSnapshot: _TypeAlias = TextSnapshot  # noqa: Y015
 
 @_typing.final
 class StepRestarted(_message.Message):
-    """What was streamed of this step is void and will not be stored. Either the model is asked again,
-    and this event precedes the deltas of the new reply; or the step is given up: it failed, or the
-    run was cancelled, failed or reached its deadline before the reply was stored. So a client that
-    shows deltas finally shows exactly what is stored.
+    """The deltas of this step so far are withdrawn and will not be stored. Either the model is called
+    again, and this event precedes the deltas of the new reply; or the step is abandoned, because it
+    failed, or because the run was cancelled, failed or reached its deadline before the reply was
+    stored. A client that removes withdrawn deltas finally shows exactly the stored text.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -330,19 +332,17 @@ class StepRestarted(_message.Message):
     reason: _builtins.str
     """Why, in a sentence."""
     message_id: _builtins.str
-    """Id of the message whose streamed text is void. The new reply may have the
-    same id.
-    """
+    """Id of the message whose streamed text is withdrawn. The new reply may have the same id."""
     given_up: _builtins.bool
-    """True if the model is not asked again: the end of the run follows."""
+    """True if the model is not called again: the end of the run follows."""
     model: _builtins.str
-    """Handle of the model that is asked from now on, if it has changed: the next of the agent's
+    """Handle of the model that is called from now on, if it has changed: the next of the agent's
     fallback_models.
     """
     failed_model: _builtins.str
-    """Handle of the model that could not answer; set with model."""
+    """Handle of the model that could not answer; set together with model."""
     failed_reason: _builtins.str
-    """Why it could not: name of the ErrorReason, without prefix; set with model."""
+    """Why it could not answer: name of the ErrorReason, without prefix; set together with model."""
     def __init__(
         self,
         *,
@@ -406,7 +406,7 @@ class ToolFinished(_message.Message):
     """How long it ran."""
     @_builtins.property
     def tool_return(self) -> _message_pb2.ToolReturnPart:
-        """What it returned."""
+        """Its return."""
 
     @_builtins.property
     def memory_edits(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryEdit]:
@@ -447,7 +447,7 @@ class MemoryEdit(_message.Message):
     diff: _builtins.str
     """Unified diff of the value, without file headers."""
     operation: _builtins.str
-    """What was done: "create", "append", "rename" and so on."""
+    """The operation: "create", "append", "rename" and so on."""
     def __init__(
         self,
         *,
@@ -547,7 +547,7 @@ Global___WindowCompacted: _TypeAlias = WindowCompacted  # noqa: Y015
 
 @_typing.final
 class RunError(_message.Message):
-    """What went wrong in a run."""
+    """The error of a run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -557,7 +557,7 @@ class RunError(_message.Message):
     reason: _builtins.str
     """Name of the ErrorReason, without prefix."""
     message: _builtins.str
-    """A sentence for the person who runs the agent."""
+    """A description for the user or operator of the agent."""
     retryable: _builtins.bool
     """True if sending the same message again may work."""
     def __init__(
@@ -577,7 +577,7 @@ Global___RunError: _TypeAlias = RunError  # noqa: Y015
 
 @_typing.final
 class RunFinished(_message.Message):
-    """The one terminal event."""
+    """The terminal event; each run has exactly one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -589,7 +589,7 @@ class RunFinished(_message.Message):
     stop_reason: Global___StopReason.ValueType
     """Why the run ended."""
     step_count: _builtins.int
-    """How many model calls were made."""
+    """Number of model calls."""
     @_builtins.property
     def usage(self) -> _usage_pb2.Usage:
         """Tokens, summed over the steps."""
@@ -634,7 +634,7 @@ class ModelCall(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
-    """Id that the message of the reply has; the summary of a compaction has one of its own."""
+    """Id of the message of the reply; for the summary of a compaction, a separate id."""
     start_ms: _builtins.int
     """When the request was sent, from the moment the run was accepted; unset for the summary of a
     compaction.
@@ -642,9 +642,9 @@ class ModelCall(_message.Message):
     first_token_ms: _builtins.int
     """From the request to the first piece of the reply; unset if none was streamed."""
     duration_ms: _builtins.int
-    """From the request to the end of the reply, or to the moment it was known to be lost."""
+    """From the request to the end of the reply, or to the moment at which its loss was detected."""
     lost: _builtins.bool
-    """True if the reply never ended: the agent loop was lost, or the run ended before it."""
+    """True if the end of the reply was not received: the agent loop failed, or the run ended earlier."""
     model: _builtins.str
     """Handle of the model; empty in runs of older releases."""
     @_builtins.property
@@ -653,7 +653,7 @@ class ModelCall(_message.Message):
 
     @_builtins.property
     def request(self) -> Global___RequestDigest:
-        """What was sent; unset in runs of older releases."""
+        """Digest of the request; unset in runs of older releases."""
 
     def __init__(
         self,
@@ -745,13 +745,13 @@ class SystemChange(_message.Message):
     SUFFIX_CHARS_FIELD_NUMBER: _builtins.int
     REMOVED_FIELD_NUMBER: _builtins.int
     before: _builtins.bytes
-    """Digest of the text before."""
+    """Digest of the previous text."""
     prefix_chars: _builtins.int
     """Characters at the beginning that both texts have."""
     suffix_chars: _builtins.int
     """Characters at the end that both texts have."""
     removed: _builtins.str
-    """What the text before had between them."""
+    """The part of the previous text between them."""
     def __init__(
         self,
         *,
@@ -770,7 +770,7 @@ Global___SystemChange: _TypeAlias = SystemChange  # noqa: Y015
 
 @_typing.final
 class EventMember(_message.Message):
-    """In the run of a group: the source of an event, which happened in the run of one member."""
+    """In the run of a group: the member whose run caused an event."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -815,9 +815,9 @@ class TurnStarted(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     MANAGER_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """The conversation of the member that it speaks in."""
+    """The conversation of the member."""
     manager: _builtins.bool
-    """True if the member is the manager agent, which picks the next speaker."""
+    """True if the member is the manager agent, which chooses the next member."""
     def __init__(
         self,
         *,
@@ -846,7 +846,7 @@ class TurnFinished(_message.Message):
     stop_reason: Global___StopReason.ValueType
     """Why it ended."""
     step_count: _builtins.int
-    """How many model calls were made."""
+    """Number of model calls."""
     @_builtins.property
     def usage(self) -> _usage_pb2.Usage:
         """Tokens of the turn."""
@@ -927,8 +927,8 @@ class RunEvent(_message.Message):
     @_builtins.property
     def member(self) -> Global___EventMember:
         """In the run of a group: the member that caused the event; unset in events of the run itself.
-        Steps are numbered in the order in which they begin. Members that a manager agent asks answer
-        at the same time, within the turn of the manager agent.
+        Steps are numbered in the order in which they begin. Members that a manager agent calls run
+        concurrently, within the turn of the manager agent.
         """
 
     @_builtins.property
@@ -957,7 +957,7 @@ class RunEvent(_message.Message):
 
     @_builtins.property
     def step_restarted(self) -> Global___StepRestarted:
-        """The model is asked again."""
+        """Streamed text was withdrawn; the model is called again, or the run ends."""
 
     @_builtins.property
     def tool_started(self) -> Global___ToolStarted:

@@ -59,17 +59,17 @@ class _ReindexPhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReindexP
     REINDEX_PHASE_BUILDING: _ReindexPhase.ValueType  # 1
     """The new index is being filled; writes go to it and to the old one."""
     REINDEX_PHASE_CHECKING: _ReindexPhase.ValueType  # 2
-    """Both are checked with stored texts."""
+    """Both indexes are checked with stored texts."""
     REINDEX_PHASE_SWITCHED: _ReindexPhase.ValueType  # 3
-    """The new one serves; the old one is still updated, so that a rollback is possible."""
+    """The new index is active; the old one is still updated, so that a rollback is possible."""
     REINDEX_PHASE_FINISHED: _ReindexPhase.ValueType  # 4
-    """The old one was deleted."""
+    """The old index was deleted."""
     REINDEX_PHASE_ROLLED_BACK: _ReindexPhase.ValueType  # 5
-    """The old one serves again."""
+    """The old index is active again."""
     REINDEX_PHASE_FAILED: _ReindexPhase.ValueType  # 6
-    """The new one is not good enough, or could not be made; the old one serves."""
+    """The new index failed the check, or could not be built; the old one is active."""
     REINDEX_PHASE_CANCELLED: _ReindexPhase.ValueType  # 7
-    """It was cancelled before it served."""
+    """The rebuild was cancelled before the new index was active."""
 
 class ReindexPhase(_ReindexPhase, metaclass=_ReindexPhaseEnumTypeWrapper):
     """The phase of a rebuild of an index."""
@@ -79,17 +79,17 @@ REINDEX_PHASE_UNSPECIFIED: ReindexPhase.ValueType  # 0
 REINDEX_PHASE_BUILDING: ReindexPhase.ValueType  # 1
 """The new index is being filled; writes go to it and to the old one."""
 REINDEX_PHASE_CHECKING: ReindexPhase.ValueType  # 2
-"""Both are checked with stored texts."""
+"""Both indexes are checked with stored texts."""
 REINDEX_PHASE_SWITCHED: ReindexPhase.ValueType  # 3
-"""The new one serves; the old one is still updated, so that a rollback is possible."""
+"""The new index is active; the old one is still updated, so that a rollback is possible."""
 REINDEX_PHASE_FINISHED: ReindexPhase.ValueType  # 4
-"""The old one was deleted."""
+"""The old index was deleted."""
 REINDEX_PHASE_ROLLED_BACK: ReindexPhase.ValueType  # 5
-"""The old one serves again."""
+"""The old index is active again."""
 REINDEX_PHASE_FAILED: ReindexPhase.ValueType  # 6
-"""The new one is not good enough, or could not be made; the old one serves."""
+"""The new index failed the check, or could not be built; the old one is active."""
 REINDEX_PHASE_CANCELLED: ReindexPhase.ValueType  # 7
-"""It was cancelled before it served."""
+"""The rebuild was cancelled before the new index was active."""
 Global___ReindexPhase: _TypeAlias = ReindexPhase  # noqa: Y015
 
 @_typing.final
@@ -117,15 +117,15 @@ class Relevance(_message.Message):
     fts_rank: _builtins.int
     """Rank by words, from 1; absent if it was not found by words."""
     explanation: _builtins.str
-    """In words, if requested."""
+    """An explanation in words, if requested."""
     rerank_score: _builtins.float
     """The score of the reranker, higher is better; comparable within one response
     only. Absent if the reranker did not score it: see Reranking.
     """
     rerank_rank: _builtins.int
-    """Rank by that score, from 1. The order of the hits also depends on times and speakers that the
-    query names, and on recency if it asks for the present, so it may differ. Absent like the
-    score.
+    """Rank by rerank_score, from 1; absent if rerank_score is. The order of the hits may differ: it
+    also depends on times and speakers that the query names, and on recency if the query is about
+    the present.
     """
     def __init__(
         self,
@@ -163,9 +163,8 @@ Global___Relevance: _TypeAlias = Relevance  # noqa: Y015
 
 @_typing.final
 class PossiblyOutdated(_message.Message):
-    """The mark of a hit whose statement a newer hit of the same response seems to
-    replace. It is read from the words, without a model, so it can be wrong, and most
-    changes are not noticed.
+    """Marks a hit whose statement a newer hit of the same response seems to replace. It is derived from
+    the words, without a model, so it can be wrong, and most changes are not detected.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -202,7 +201,7 @@ Global___PossiblyOutdated: _TypeAlias = PossiblyOutdated  # noqa: Y015
 
 @_typing.final
 class Exclusion(_message.Message):
-    """Matches that a condition of a search left out."""
+    """Matches that a condition of a search excluded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -214,9 +213,9 @@ class Exclusion(_message.Message):
     "relevance" for matches that are not related to the query.
     """
     count: _builtins.int
-    """How many of the best matches without conditions it excludes."""
+    """Number of excluded matches among the best matches of the search without conditions."""
     best_id: _builtins.str
-    """Id of the best of them: a message or a passage."""
+    """Id of the best excluded match: a message or a passage."""
     def __init__(
         self,
         *,
@@ -278,7 +277,7 @@ class Reranking(_message.Message):
     model: _builtins.str
     """Id of its model."""
     candidate_count: _builtins.int
-    """Number of the best matches that it was to score, before the limit."""
+    """Number of best matches that were sent to the reranker, before the limit of the search."""
     outcome: Global___RerankOutcome.ValueType
     """The outcome."""
     def __init__(
@@ -329,15 +328,15 @@ class Reindex(_message.Message):
     new_model: _builtins.str
     """The embedding model after."""
     total: _builtins.int
-    """Texts to copy, as counted at the start."""
+    """Number of texts to copy, counted at the start."""
     done: _builtins.int
-    """Texts copied."""
+    """Number of texts copied."""
     checked: _builtins.int
-    """Stored texts that the check searched for."""
+    """Number of stored texts that the check searched for."""
     found_by_old: _builtins.int
-    """How many of these the old index found again."""
+    """Number of these that the old index found."""
     found_by_new: _builtins.int
-    """How many the new one did."""
+    """Number of these that the new index found."""
     note: _builtins.str
     """Why it failed."""
     @_builtins.property
@@ -376,7 +375,7 @@ Global___Reindex: _TypeAlias = Reindex  # noqa: Y015
 
 @_typing.final
 class IndexState(_message.Message):
-    """An index as it serves."""
+    """The state of an active index."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,7 +391,7 @@ class IndexState(_message.Message):
     collection: _builtins.str
     """"passages", "files" or "messages"."""
     embedding_model: _builtins.str
-    """The embedding model that questions are embedded with."""
+    """The embedding model for queries."""
     embedding_dim: _builtins.int
     """Dimension of its vectors."""
     normalized: _builtins.bool
@@ -400,12 +399,12 @@ class IndexState(_message.Message):
     generation: _builtins.str
     """Name of the collection in the vector engine."""
     waiting: _builtins.int
-    """Texts that are stored and not indexed yet; counted up to 100,000."""
+    """Number of texts that are stored and not indexed yet; counted up to 100,000."""
     lag_seconds: _builtins.float
     """Seconds since the oldest of them was stored."""
     @_builtins.property
     def embedding_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Embedding models that it can be rebuilt with."""
+        """Embedding models with which it can be rebuilt."""
 
     @_builtins.property
     def reindex(self) -> Global___Reindex:
@@ -434,14 +433,14 @@ Global___IndexState: _TypeAlias = IndexState  # noqa: Y015
 
 @_typing.final
 class GetIndexRequest(_message.Message):
-    """Asks for an index."""
+    """Requests an index."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COLLECTION_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
-    """Which: "messages" of recall, "passages" or "files" of archival memory."""
+    """Name of the index: "messages" of recall, "passages" or "files" of archival memory."""
     partition: _builtins.str
     """The partition whose index is meant; empty means "default". Each partition has its own indexes."""
     def __init__(

@@ -44,12 +44,12 @@ class _ToolTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolType.Val
     TOOL_TYPE_MCP: _ToolType.ValueType  # 8
     """A tool of an MCP server."""
     TOOL_TYPE_CLIENT: _ToolType.ValueType  # 9
-    """A tool that the client runs itself: a call of it waits for the client's answer
-    as for an approval, and the answer contains the return of the tool.
+    """A tool that the client runs: a call waits for the client like a request for approval, and the
+    client's answer contains the return of the tool.
     """
 
 class ToolType(_ToolType, metaclass=_ToolTypeEnumTypeWrapper):
-    """What kind of tool this is; decides which executor runs it."""
+    """The type of a tool, which decides how it is run."""
 
 TOOL_TYPE_UNSPECIFIED: ToolType.ValueType  # 0
 """Not set."""
@@ -70,8 +70,8 @@ TOOL_TYPE_BUILTIN: ToolType.ValueType  # 7
 TOOL_TYPE_MCP: ToolType.ValueType  # 8
 """A tool of an MCP server."""
 TOOL_TYPE_CLIENT: ToolType.ValueType  # 9
-"""A tool that the client runs itself: a call of it waits for the client's answer
-as for an approval, and the answer contains the return of the tool.
+"""A tool that the client runs: a call waits for the client like a request for approval, and the
+client's answer contains the return of the tool.
 """
 Global___ToolType: _TypeAlias = ToolType  # noqa: Y015
 
@@ -120,22 +120,22 @@ class _ToolRuleTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolRule
     TOOL_RULE_TYPE_CONTINUE_LOOP: _ToolRuleType.ValueType  # 3
     """(continue_loop) The run continues after the tool, even if it would end by default."""
     TOOL_RULE_TYPE_CONDITIONAL: _ToolRuleType.ValueType  # 4
-    """(conditional) What the tool returns decides which tool is next."""
+    """(conditional) The return of the tool decides which tool is called next."""
     TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS: _ToolRuleType.ValueType  # 5
-    """(constrain_child_tools) Only the children may be called after the tool."""
+    """(constrain_child_tools) Only the child tools may be called after the tool."""
     TOOL_RULE_TYPE_MAX_COUNT_PER_STEP: _ToolRuleType.ValueType  # 6
     """(max_count_per_step) The tool may be called max_count_limit times in a run."""
     TOOL_RULE_TYPE_PARENT_LAST_TOOL: _ToolRuleType.ValueType  # 7
-    """(parent_last_tool) The children may only be called right after the tool, and
-    nothing else then.
+    """(parent_last_tool) The child tools may be called only directly after the tool, and directly
+    after it no other tool may be called.
     """
     TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT: _ToolRuleType.ValueType  # 8
     """(required_before_exit) The tool must have been called before the run ends."""
     TOOL_RULE_TYPE_REQUIRES_APPROVAL: _ToolRuleType.ValueType  # 9
-    """(requires_approval) The tool waits for a person."""
+    """(requires_approval) Calls of the tool wait for an approval."""
 
 class ToolRuleType(_ToolRuleType, metaclass=_ToolRuleTypeEnumTypeWrapper):
-    """Which rule this is; the name as text in brackets (docs/wire-format.md#tool-usage-rules)."""
+    """The type of a rule; its name as text in brackets (docs/wire-format.md#tool-usage-rules)."""
 
 TOOL_RULE_TYPE_UNSPECIFIED: ToolRuleType.ValueType  # 0
 """Not set."""
@@ -146,19 +146,19 @@ TOOL_RULE_TYPE_EXIT_LOOP: ToolRuleType.ValueType  # 2
 TOOL_RULE_TYPE_CONTINUE_LOOP: ToolRuleType.ValueType  # 3
 """(continue_loop) The run continues after the tool, even if it would end by default."""
 TOOL_RULE_TYPE_CONDITIONAL: ToolRuleType.ValueType  # 4
-"""(conditional) What the tool returns decides which tool is next."""
+"""(conditional) The return of the tool decides which tool is called next."""
 TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS: ToolRuleType.ValueType  # 5
-"""(constrain_child_tools) Only the children may be called after the tool."""
+"""(constrain_child_tools) Only the child tools may be called after the tool."""
 TOOL_RULE_TYPE_MAX_COUNT_PER_STEP: ToolRuleType.ValueType  # 6
 """(max_count_per_step) The tool may be called max_count_limit times in a run."""
 TOOL_RULE_TYPE_PARENT_LAST_TOOL: ToolRuleType.ValueType  # 7
-"""(parent_last_tool) The children may only be called right after the tool, and
-nothing else then.
+"""(parent_last_tool) The child tools may be called only directly after the tool, and directly
+after it no other tool may be called.
 """
 TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT: ToolRuleType.ValueType  # 8
 """(required_before_exit) The tool must have been called before the run ends."""
 TOOL_RULE_TYPE_REQUIRES_APPROVAL: ToolRuleType.ValueType  # 9
-"""(requires_approval) The tool waits for a person."""
+"""(requires_approval) Calls of the tool wait for an approval."""
 Global___ToolRuleType: _TypeAlias = ToolRuleType  # noqa: Y015
 
 class _DefaultDecision:
@@ -175,7 +175,7 @@ class _DefaultDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Defau
     """Approved: the calls run then, without an answer from a person."""
 
 class DefaultDecision(_DefaultDecision, metaclass=_DefaultDecisionEnumTypeWrapper):
-    """The decision about calls that nobody has decided about before the deadline."""
+    """The decision about calls for which there was no decision before the deadline."""
 
 DEFAULT_DECISION_UNSPECIFIED: DefaultDecision.ValueType  # 0
 """Denied."""
@@ -187,9 +187,8 @@ Global___DefaultDecision: _TypeAlias = DefaultDecision  # noqa: Y015
 
 @_typing.final
 class ToolRule(_message.Message):
-    """One rule about when a tool may or must be called. A field that does not
-    belong to the type of the rule is refused. Calls that a rule refused do not
-    count; calls that failed do.
+    """One rule about when a tool may or must be called. A field that does not belong to the type of the
+    rule is refused. Failed calls count as calls of the tool; calls that a rule refused do not.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -246,7 +245,7 @@ class ToolRule(_message.Message):
     TIMEOUT_S_FIELD_NUMBER: _builtins.int
     DEFAULT_DECISION_FIELD_NUMBER: _builtins.int
     type: Global___ToolRuleType.ValueType
-    """Which rule."""
+    """The type of the rule."""
     tool_name: _builtins.str
     """The tool that the rule is about."""
     default_child: _builtins.str
@@ -256,36 +255,35 @@ class ToolRule(_message.Message):
     answer in text (conditional).
     """
     max_count_limit: _builtins.int
-    """How many calls a run may make (max_count_per_step); at least 1."""
+    """Maximum number of calls in a run (max_count_per_step); at least 1."""
     when_tainted: _builtins.bool
-    """Only ask for approval when the turn is tainted: the model has untrusted content
-    (WEB, MCP) in its context, or a call before it in the reply fetches some
-    (requires_approval).
+    """Require approval only if the model has untrusted content (WEB, MCP) in its context, or if an
+    earlier call of the same reply fetches such content (requires_approval).
     """
     timeout_s: _builtins.int
-    """Seconds until the default decision is taken about an unanswered request
-    (requires_approval); 0 means the server's default, at most 30 days. Of several
-    calls the shortest.
+    """Seconds until the default decision is taken about an unanswered request (requires_approval); 0
+    means the server's default, at most 30 days. For a request with several calls the shortest time
+    applies.
     """
     default_decision: Global___DefaultDecision.ValueType
-    """The decision about a call after the deadline (requires_approval). A request is
-    approved by default only if every call that it asks about has a rule with APPROVE, and no other
-    rule that gates one of them denies by default. APPROVE is refused together with when_tainted.
+    """The decision about a call after the deadline (requires_approval). A request is approved by
+    default only if each of its calls has a rule with APPROVE, and no other requires_approval rule
+    for one of them denies by default. APPROVE is refused together with when_tainted.
     """
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Tools that come after it (constrain_child_tools, parent_last_tool)."""
+        """Tools that may follow it (constrain_child_tools, parent_last_tool)."""
 
     @_builtins.property
     def child_output_mapping(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Output to next tool (conditional): the same text, or the text of the same
+        """The next tool by output (conditional). A key is the text of the output, or the text of the same
         JSON value ("true", "3").
         """
 
     @_builtins.property
     def prefilled_arguments_json(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Arguments that override the model's, as a JSON object by tool name: the tool
-        itself (run_first) or children (constrain_child_tools).
+        """Arguments that override those of the model, as a JSON object by tool name: for the tool itself
+        (run_first) or for children (constrain_child_tools).
         """
 
     def __init__(

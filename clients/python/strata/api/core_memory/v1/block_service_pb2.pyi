@@ -76,7 +76,7 @@ class _LintRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LintRule.Val
     """The block has little space left."""
 
 class LintRule(_LintRule, metaclass=_LintRuleEnumTypeWrapper):
-    """What a finding is about."""
+    """The kind of a finding."""
 
 LINT_RULE_UNSPECIFIED: LintRule.ValueType  # 0
 """Not set."""
@@ -151,7 +151,7 @@ class Block(_message.Message):
 
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents that see the block."""
+        """Agents to which the block is attached."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -168,8 +168,8 @@ class Block(_message.Message):
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
         """Labels of untrusted content that an agent had read when it wrote text of the block: WEB, MCP.
-        Removed when a person sets another value that is not merged, sends clear_taint, or restores a
-        text without them; never by a run.
+        They are removed when a person replaces the value without a merge, sends clear_taint, or
+        restores a text without labels. A run never removes them.
         """
 
     def __init__(
@@ -234,7 +234,9 @@ class NewBlock(_message.Message):
     value: _builtins.str
     """The text."""
     description: _builtins.str
-    """Unset means the standard text for "human" and "persona", else a neutral one."""
+    """Unset means the standard description for "human" and "persona", and a general one for other
+    labels.
+    """
     limit: _builtins.int
     """Maximum number of characters; 0 means 20000."""
     read_only: _builtins.bool
@@ -321,7 +323,7 @@ Global___CreateBlockResponse: _TypeAlias = CreateBlockResponse  # noqa: Y015
 
 @_typing.final
 class GetBlockRequest(_message.Message):
-    """Asks for a block by id, or by agent and label."""
+    """Requests a block by id, or by agent and label."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -343,7 +345,7 @@ class GetBlockRequest(_message.Message):
     """
     @_builtins.property
     def as_of_time(self) -> _timestamp_pb2.Timestamp:
-        """The block as it was at this time; unset means now."""
+        """Return the block as it was at this time; unset means now."""
 
     def __init__(
         self,
@@ -388,7 +390,7 @@ Global___GetBlockResponse: _TypeAlias = GetBlockResponse  # noqa: Y015
 
 @_typing.final
 class ListBlocksRequest(_message.Message):
-    """Asks for blocks."""
+    """Requests blocks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -519,8 +521,8 @@ class UpdateBlockRequest(_message.Message):
     fails with ABORTED (EDIT_CONFLICT) if they overlap. 0 overwrites.
     """
     clear_taint: _builtins.bool
-    """A person has read the block and trusts it: remove its untrusted labels. Not within a run:
-    INVALID_ARGUMENT.
+    """True to remove the labels of untrusted content, after a person has checked the block. Refused
+    within a run: INVALID_ARGUMENT.
     """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -612,7 +614,7 @@ class DeleteBlockRequest(_message.Message):
     request_id: _builtins.str
     """Idempotency key: a repeated id returns the first response."""
     purge: _builtins.bool
-    """Destroy the block with its whole history, for good."""
+    """True to destroy the block with its whole history; this cannot be undone."""
     reason: _builtins.str
     """Why, kept in the history."""
     def __init__(
@@ -834,7 +836,9 @@ class InsertEdit(_message.Message):
     new_string: _builtins.str
     """The text to insert."""
     insert_line: _builtins.int
-    """After which line: 0 = before the first; -1 or unset = at the end."""
+    """The line after which the text is inserted: 0 means before the first line; -1 or unset means at
+    the end.
+    """
     def __init__(
         self,
         *,
@@ -918,7 +922,7 @@ Global___DeleteEdit: _TypeAlias = DeleteEdit  # noqa: Y015
 
 @_typing.final
 class RenameEdit(_message.Message):
-    """Gives a block another label or description (memory rename)."""
+    """Changes the label or the description of a block (memory rename)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -946,10 +950,10 @@ Global___RenameEdit: _TypeAlias = RenameEdit  # noqa: Y015
 
 @_typing.final
 class PatchEdit(_message.Message):
-    """Applies a unified patch to one block or, with headers, to several, all or none
-    (memory_apply_patch). A header is "--- a/LABEL" with "+++ b/LABEL", or one of
-    "*** Add Block: LABEL", "*** Update Block: LABEL", "*** Delete Block: LABEL",
-    and below an update "*** Move to: LABEL".
+    """Applies a unified patch to one block or, with headers, to several; either all of them change or
+    none (memory_apply_patch). A header is "--- a/LABEL" with "+++ b/LABEL", or one of "*** Add
+    Block: LABEL", "*** Update Block: LABEL", "*** Delete Block: LABEL", and below an update "***
+    Move to: LABEL".
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -972,7 +976,7 @@ Global___PatchEdit: _TypeAlias = PatchEdit  # noqa: Y015
 
 @_typing.final
 class EditBlockRequest(_message.Message):
-    """Applies one memory verb."""
+    """Applies one memory operation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -995,7 +999,7 @@ class EditBlockRequest(_message.Message):
     request_id: _builtins.str
     """Idempotency key; agents use "run/step/call"."""
     agent_id: _builtins.str
-    """The agent that edits; its labels are looked up."""
+    """The agent that edits; labels refer to its blocks."""
     label: _builtins.str
     """The label to edit; may be empty for a patch with headers."""
     expected_revision: _builtins.int
@@ -1003,13 +1007,13 @@ class EditBlockRequest(_message.Message):
     Not with a patch of several blocks.
     """
     base_revision: _builtins.int
-    """The revision that the editor saw. An edit that depends on the text around it
-    (insert at a line, rethink) is merged with later changes of others; ABORTED (EDIT_CONFLICT)
-    with the current text if they overlap. 0 means the newest.
+    """The revision that the editor has read. An edit that depends on the text around it (insert at a
+    line, rethink) is merged with later changes of others; ABORTED (EDIT_CONFLICT) with the current
+    text if they overlap. 0 means the newest.
     """
     block_id: _builtins.str
-    """The id that the block must have: BLOCK_NOT_FOUND if the agent has no block of that label any
-    more, or another one. Empty accepts any block with the label. Not with a patch.
+    """The id that the block must have: BLOCK_NOT_FOUND if the agent no longer has a block with that
+    label, or has another one. Empty accepts any block with the label. Not with a patch.
     """
     @_builtins.property
     def append(self) -> Global___AppendEdit:
@@ -1049,7 +1053,7 @@ class EditBlockRequest(_message.Message):
 
     @_builtins.property
     def origin(self) -> Global___EditOrigin:
-        """Who edits, and within what."""
+        """The editor, and the run, step and call in which the edit is made."""
 
     def __init__(
         self,
@@ -1083,7 +1087,7 @@ Global___EditBlockRequest: _TypeAlias = EditBlockRequest  # noqa: Y015
 
 @_typing.final
 class EditOrigin(_message.Message):
-    """Where an edit came from; kept in the version."""
+    """The origin of an edit; kept in the version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1185,7 +1189,7 @@ class EditBlockResponse(_message.Message):
     diff: _builtins.str
     """Unified diff of the value, without file headers; empty if nothing changed."""
     message: _builtins.str
-    """The message of the tool to the model."""
+    """The message of the tool for the model."""
     merged: _builtins.bool
     """True if the edit was merged with changes of others."""
     @_builtins.property
@@ -1194,7 +1198,7 @@ class EditBlockResponse(_message.Message):
 
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockChange]:
-        """Every block that changed; more than one for a patch of several."""
+        """All blocks that changed; more than one only for a patch of several blocks."""
 
     def __init__(
         self,
@@ -1319,7 +1323,7 @@ Global___BlockVersion: _TypeAlias = BlockVersion  # noqa: Y015
 
 @_typing.final
 class ListBlockVersionsRequest(_message.Message):
-    """Asks for versions."""
+    """Requests versions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1377,7 +1381,7 @@ Global___ListBlockVersionsResponse: _TypeAlias = ListBlockVersionsResponse  # no
 
 @_typing.final
 class DiffBlockRequest(_message.Message):
-    """Asks for a diff."""
+    """Requests a diff."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1429,7 +1433,7 @@ Global___DiffBlockResponse: _TypeAlias = DiffBlockResponse  # noqa: Y015
 
 @_typing.final
 class BlameBlockRequest(_message.Message):
-    """Asks who wrote each line."""
+    """Requests the origin of each line."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1601,7 +1605,7 @@ class RevertBlockResponse(_message.Message):
 
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockChange]:
-        """The same, with what changed."""
+        """The same blocks with their diffs."""
 
     def __init__(
         self,
@@ -1619,7 +1623,7 @@ Global___RevertBlockResponse: _TypeAlias = RevertBlockResponse  # noqa: Y015
 
 @_typing.final
 class RenderMemoryRequest(_message.Message):
-    """Asks for an agent's core memory as the model sees it."""
+    """Requests an agent's core memory as in its prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1632,7 +1636,7 @@ class RenderMemoryRequest(_message.Message):
     """Show each line of a value with its number."""
     @_builtins.property
     def as_of_time(self) -> _timestamp_pb2.Timestamp:
-        """As it was at this time; unset means now. Open files are shown only now."""
+        """Render the state at this time; unset means now. Open files are shown only if it is unset."""
 
     def __init__(
         self,
@@ -1685,7 +1689,7 @@ Global___RenderMemoryResponse: _TypeAlias = RenderMemoryResponse  # noqa: Y015
 
 @_typing.final
 class LintMemoryRequest(_message.Message):
-    """Asks for findings."""
+    """Requests findings."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1711,7 +1715,7 @@ Global___LintMemoryRequest: _TypeAlias = LintMemoryRequest  # noqa: Y015
 
 @_typing.final
 class LintFinding(_message.Message):
-    """Something to be looked at."""
+    """A possible problem in core memory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1724,7 +1728,7 @@ class LintFinding(_message.Message):
     OTHER_LABEL_FIELD_NUMBER: _builtins.int
     OTHER_LINE_FIELD_NUMBER: _builtins.int
     rule: Global___LintRule.ValueType
-    """What it is about."""
+    """Its kind."""
     block_id: _builtins.str
     """The block."""
     label: _builtins.str
@@ -1736,9 +1740,9 @@ class LintFinding(_message.Message):
     message: _builtins.str
     """What is wrong and what to do, in words."""
     other_label: _builtins.str
-    """The other line, where there are two."""
+    """Label of the block of the second line, if the finding is about two lines."""
     other_line: _builtins.int
-    """Its number."""
+    """Number of the second line."""
     def __init__(
         self,
         *,

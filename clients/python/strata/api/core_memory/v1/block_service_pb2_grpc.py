@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class BlockServiceStub:
-    """Core memory: labelled blocks of text that the model always sees.
+    """Core memory: labelled blocks of text that are part of every prompt.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -112,7 +112,7 @@ class BlockServiceStub:
 
 
 class BlockServiceServicer:
-    """Core memory: labelled blocks of text that the model always sees.
+    """Core memory: labelled blocks of text that are part of every prompt.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -156,9 +156,9 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteBlock(self, request, context):
-        """Deletes a block: detaches it from every agent and hides it. Its history
-        stays, and RevertBlock brings it back, unless purge is set. NOT_FOUND
-        (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """Deletes a block: detaches it from every agent and hides it. Unless purge is set, its history
+        stays and RevertBlock can restore it. NOT_FOUND (BLOCK_NOT_FOUND), ALREADY_EXISTS
+        (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,12 +183,11 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EditBlock(self, request, context):
-        """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
-        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks
-        of an agent that sees the block together would be too large for its prompt),
-        ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN,
-        REQUEST_ID_REUSED). The message of the status is written for the model.
+        """Applies one memory operation like the tools of an agent, with the same checks. NOT_FOUND
+        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED,
+        EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be
+        too large for the agent's prompt), ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS
+        (NAME_TAKEN, REQUEST_ID_REUSED). The message of the status is written for the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,20 +217,19 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevertBlock(self, request, context):
-        """Undoes edits by writing new versions, in all blocks concerned or in none.
-        Later edits of other text stay. Brings back a deleted block, detached.
-        NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
-        edits changed the same text; metadata "labels"), FAILED_PRECONDITION
-        (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN,
-        REQUEST_ID_REUSED).
+        """Undoes edits by writing new versions, in all affected blocks or in none. Later edits of other
+        text stay. A deleted block is restored, but not attached. NOT_FOUND (BLOCK_NOT_FOUND,
+        VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later edits changed the same text; metadata
+        "labels"), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS
+        (NAME_TAKEN, REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenderMemory(self, request, context):
-        """Renders an agent's core memory as its model sees it, now or as it was.
-        NOT_FOUND (AGENT_NOT_FOUND).
+        """Renders an agent's core memory as in its prompt, at present or at an earlier time. NOT_FOUND
+        (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -327,7 +325,7 @@ def add_BlockServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BlockService:
-    """Core memory: labelled blocks of text that the model always sees.
+    """Core memory: labelled blocks of text that are part of every prompt.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),

@@ -12,7 +12,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class BlockServiceStub:
-    """Core memory: labelled blocks of text that the model always sees.
+    """Core memory: labelled blocks of text that are part of every prompt.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -40,9 +40,9 @@ class BlockServiceStub:
     The API may change read-only blocks; agents may not.
     """
     DeleteBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]
-    """Deletes a block: detaches it from every agent and hides it. Its history
-    stays, and RevertBlock brings it back, unless purge is set. NOT_FOUND
-    (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+    """Deletes a block: detaches it from every agent and hides it. Unless purge is set, its history
+    stays and RevertBlock can restore it. NOT_FOUND (BLOCK_NOT_FOUND), ALREADY_EXISTS
+    (REQUEST_ID_REUSED).
     """
     AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
     """Attaches a block to an agent; repeating it succeeds. NOT_FOUND
@@ -55,12 +55,11 @@ class BlockServiceStub:
     AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
-    """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
-    (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-    BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks
-    of an agent that sees the block together would be too large for its prompt),
-    ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN,
-    REQUEST_ID_REUSED). The message of the status is written for the model.
+    """Applies one memory operation like the tools of an agent, with the same checks. NOT_FOUND
+    (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED,
+    EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be
+    too large for the agent's prompt), ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS
+    (NAME_TAKEN, REQUEST_ID_REUSED). The message of the status is written for the model.
     """
     ListBlockVersions: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlockVersionsRequest, _block_service_pb2.ListBlockVersionsResponse]
     """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND),
@@ -73,16 +72,15 @@ class BlockServiceStub:
     at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
     """
     RevertBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RevertBlockRequest, _block_service_pb2.RevertBlockResponse]
-    """Undoes edits by writing new versions, in all blocks concerned or in none.
-    Later edits of other text stay. Brings back a deleted block, detached.
-    NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
-    edits changed the same text; metadata "labels"), FAILED_PRECONDITION
-    (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN,
-    REQUEST_ID_REUSED).
+    """Undoes edits by writing new versions, in all affected blocks or in none. Later edits of other
+    text stay. A deleted block is restored, but not attached. NOT_FOUND (BLOCK_NOT_FOUND,
+    VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later edits changed the same text; metadata
+    "labels"), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS
+    (NAME_TAKEN, REQUEST_ID_REUSED).
     """
     RenderMemory: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RenderMemoryRequest, _block_service_pb2.RenderMemoryResponse]
-    """Renders an agent's core memory as its model sees it, now or as it was.
-    NOT_FOUND (AGENT_NOT_FOUND).
+    """Renders an agent's core memory as in its prompt, at present or at an earlier time. NOT_FOUND
+    (AGENT_NOT_FOUND).
     """
     LintMemory: _aio.UnaryUnaryMultiCallable[_block_service_pb2.LintMemoryRequest, _block_service_pb2.LintMemoryResponse]
     """Checks core memory for duplicates, relative dates, over-long lines and
@@ -90,7 +88,7 @@ class BlockServiceStub:
     """
 
 class BlockServiceServicer:
-    """Core memory: labelled blocks of text that the model always sees.
+    """Core memory: labelled blocks of text that are part of every prompt.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -141,9 +139,9 @@ class BlockServiceServicer:
         request: _block_service_pb2.DeleteBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.DeleteBlockRequest, _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]:
-        """Deletes a block: detaches it from every agent and hides it. Its history
-        stays, and RevertBlock brings it back, unless purge is set. NOT_FOUND
-        (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """Deletes a block: detaches it from every agent and hides it. Unless purge is set, its history
+        stays and RevertBlock can restore it. NOT_FOUND (BLOCK_NOT_FOUND), ALREADY_EXISTS
+        (REQUEST_ID_REUSED).
         """
 
     def AttachBlock(
@@ -171,12 +169,11 @@ class BlockServiceServicer:
         request: _block_service_pb2.EditBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.EditBlockRequest, _abc.Awaitable[_block_service_pb2.EditBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.EditBlockResponse]:
-        """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
-        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks
-        of an agent that sees the block together would be too large for its prompt),
-        ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN,
-        REQUEST_ID_REUSED). The message of the status is written for the model.
+        """Applies one memory operation like the tools of an agent, with the same checks. NOT_FOUND
+        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY, BLOCK_LIMIT_EXCEEDED,
+        EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be
+        too large for the agent's prompt), ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS
+        (NAME_TAKEN, REQUEST_ID_REUSED). The message of the status is written for the model.
         """
 
     def ListBlockVersions(
@@ -209,12 +206,11 @@ class BlockServiceServicer:
         request: _block_service_pb2.RevertBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.RevertBlockRequest, _abc.Awaitable[_block_service_pb2.RevertBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.RevertBlockResponse]:
-        """Undoes edits by writing new versions, in all blocks concerned or in none.
-        Later edits of other text stay. Brings back a deleted block, detached.
-        NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
-        edits changed the same text; metadata "labels"), FAILED_PRECONDITION
-        (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN,
-        REQUEST_ID_REUSED).
+        """Undoes edits by writing new versions, in all affected blocks or in none. Later edits of other
+        text stay. A deleted block is restored, but not attached. NOT_FOUND (BLOCK_NOT_FOUND,
+        VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later edits changed the same text; metadata
+        "labels"), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS
+        (NAME_TAKEN, REQUEST_ID_REUSED).
         """
 
     def RenderMemory(
@@ -222,8 +218,8 @@ class BlockServiceServicer:
         request: _block_service_pb2.RenderMemoryRequest,
         context: _aio.ServicerContext[_block_service_pb2.RenderMemoryRequest, _abc.Awaitable[_block_service_pb2.RenderMemoryResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.RenderMemoryResponse]:
-        """Renders an agent's core memory as its model sees it, now or as it was.
-        NOT_FOUND (AGENT_NOT_FOUND).
+        """Renders an agent's core memory as in its prompt, at present or at an earlier time. NOT_FOUND
+        (AGENT_NOT_FOUND).
         """
 
     def LintMemory(

@@ -24,7 +24,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class CompileRequest(_message.Message):
-    """Asks for the memory section."""
+    """Requests the memory section."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -43,18 +43,18 @@ class CompileRequest(_message.Message):
     line_numbers: _builtins.bool
     """Render values with line numbers (docs/wire-format.md#line-numbers)."""
     if_revision: _builtins.str
-    """The revision that the caller has; empty to force rendering."""
+    """The revision of the section that the caller holds; empty to force rendering."""
     max_files_open: _builtins.int
-    """Files that may be open at once, for <file_limits>; 0 means 5."""
+    """Maximum number of open files, for <file_limits>; 0 means 5."""
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown at most; 0 means 15000."""
+    """Maximum number of characters of a file that are shown; 0 means 15000."""
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
         """Rules to render into <tool_usage_rules>, in order."""
 
     @_builtins.property
     def as_of_time(self) -> _timestamp_pb2.Timestamp:
-        """Core memory as it was at this time; unset means now."""
+        """Render core memory as it was at this time; unset means now."""
 
     def __init__(
         self,
@@ -148,11 +148,11 @@ class CompileResponse(_message.Message):
 
     @_builtins.property
     def block_revisions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Revision of each block, by label: what an edit of the reader is based on."""
+        """Revision of each block, by label; an edit by a reader of this section is based on it."""
 
     @_builtins.property
     def tainted_blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintedBlock]:
-        """The blocks in the section that were written under untrusted content, in order."""
+        """The blocks in the section with labels of untrusted content, in order."""
 
     def __init__(
         self,
@@ -240,17 +240,17 @@ Global___CloseFilesToFitResponse: _TypeAlias = CloseFilesToFitResponse  # noqa: 
 
 @_typing.final
 class TaintedBlock(_message.Message):
-    """A block that was written under untrusted content."""
+    """A block that an agent wrote after it had read untrusted content."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LABEL_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
     label: _builtins.str
-    """Its label."""
+    """Label of the block."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
-        """Its labels: WEB, MCP."""
+        """Labels of the untrusted content: WEB, MCP."""
 
     def __init__(
         self,
@@ -281,10 +281,10 @@ class PrepareAgentRequest(_message.Message):
     agent_id: _builtins.str
     """The agent."""
     agent_revision: _builtins.int
-    """Revision of the agent for which the limit is."""
+    """Revision of the agent to which the limit belongs."""
     follows_agent_id: _builtins.str
-    """An agent whose blocks it shares: it gets all present blocks of that agent, and later
-    attachments and detachments apply to it too, except for labels that it has already. Empty for
+    """An agent whose blocks it shares: all present blocks of that agent are attached to it, and later
+    attachments and detachments apply to it too, except for labels that it already has. Empty for
     none. NOT_FOUND (AGENT_NOT_FOUND).
     """
     @_builtins.property
@@ -297,7 +297,7 @@ class PrepareAgentRequest(_message.Message):
 
     @_builtins.property
     def prompt_limit(self) -> Global___PromptLimit:
-        """How large its blocks may become in the prompt; unset means any size."""
+        """Maximum size of its blocks in the prompt; unset means any size."""
 
     def __init__(
         self,
@@ -319,9 +319,8 @@ Global___PrepareAgentRequest: _TypeAlias = PrepareAgentRequest  # noqa: Y015
 
 @_typing.final
 class PromptLimit(_message.Message):
-    """How large the blocks of an agent may become in its prompt. What they take is
-    counted in UTF-8 bytes: value, description, twice the label, and a constant for
-    each block and for all of them together.
+    """The maximum size of an agent's blocks in its prompt. Their size is counted in UTF-8 bytes: value,
+    description, twice the label, a constant for each block and a constant for all of them together.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -334,15 +333,17 @@ class PromptLimit(_message.Message):
     bytes: _builtins.int
     """Bytes of all blocks together."""
     line_numbers: _builtins.bool
-    """True if values are rendered with line numbers, which are counted then."""
+    """True if values are rendered with line numbers, which then count towards the size."""
     files_bytes: _builtins.int
-    """Bytes of all blocks and folders together above which no file is opened; 0 if unknown: the limit
-    of the blocks then applies to both.
+    """Bytes of all blocks and folders together above which no file is opened; 0 if unknown: `bytes`
+    then applies to both.
     """
     max_files_open: _builtins.int
-    """Files that may be open at once, for requests that name no other number; 0 means 5."""
+    """Maximum number of open files, for requests without such a number; 0 means 5."""
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown, likewise; 0 means 15000."""
+    """Maximum number of characters of a file that are shown, for requests without such a number; 0
+    means 15000.
+    """
     def __init__(
         self,
         *,
@@ -397,12 +398,12 @@ class LimitPromptRequest(_message.Message):
     agent_id: _builtins.str
     """The agent."""
     only_raise: _builtins.bool
-    """Only check that the blocks are within the limit, and raise the present limit if it is lower:
-    before a change of the agent is stored.
+    """Only check that the blocks are within the limit, and raise the present limit if it is lower.
+    Used before a change of the agent is stored.
     """
     agent_revision: _builtins.int
-    """Revision of the agent for which the limit is. A limit for an older revision
-    than the present one's changes nothing. Not with only_raise.
+    """Revision of the agent to which the limit belongs. If the present limit belongs to a newer
+    revision, nothing is changed. Not with only_raise.
     """
     @_builtins.property
     def prompt_limit(self) -> Global___PromptLimit:
@@ -481,7 +482,7 @@ class ReleaseAgentResponse(_message.Message):
     deleted_blocks: _builtins.int
     """Blocks deleted with the agent."""
     detached_blocks: _builtins.int
-    """Blocks that others still have."""
+    """Blocks that are still attached to other agents."""
     def __init__(
         self,
         *,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ContextServiceStub:
-    """Core memory as the model sees it, and its life cycle with the agent. Internal:
-    called by the agent loop, not proxied by the gateway.
+    """Core memory as it is rendered in prompts, and its life cycle with the agent. Internal: called by
+    the agent loop, not proxied by the gateway.
     """
 
     def __init__(self, channel):
@@ -69,24 +69,23 @@ class ContextServiceStub:
 
 
 class ContextServiceServicer:
-    """Core memory as the model sees it, and its life cycle with the agent. Internal:
-    called by the agent loop, not proxied by the gateway.
+    """Core memory as it is rendered in prompts, and its life cycle with the agent. Internal: called by
+    the agent loop, not proxied by the gateway.
     """
 
     def Compile(self, request, context):
-        """Renders the memory section of the system prompt: <memory_blocks>,
-        <tool_usage_rules>, <directories>. Answers "not changed" without rendering
-        when if_revision is the current revision.
+        """Renders the memory section of the system prompt: <memory_blocks>, <tool_usage_rules>,
+        <directories>. If if_revision is the current revision, nothing is rendered and not_changed is
+        returned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseFilesToFit(self, request, context):
-        """Closes open files of an agent, least recently used first, until the memory section
-        has at most max_bytes, and renders it. The section names the files that were
-        closed, until a file is opened or closed again. A section that is larger without
-        any open file is returned as it is.
+        """Closes open files of an agent, least recently used first, until the memory section has at most
+        max_bytes, and renders it. The section names the files that were closed, until a file is opened
+        or closed again. A section that is too large even without open files is returned unchanged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,11 +102,11 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LimitPrompt(self, request, context):
-        """Sets how large the blocks of an agent may become in its prompt. From then on changes that would
+        """Sets the maximum size of an agent's blocks in its prompt. From then on changes that would
         exceed the limit are refused with FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED); changes that
         make the blocks smaller are accepted, even above the limit. NOT_FOUND (AGENT_NOT_FOUND); with
-        only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more
-        than under the limit that the agent has).
+        only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: the blocks exceed the new limit, and
+        exceed it by more than they exceed the present one).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,8 +172,8 @@ def add_ContextServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ContextService:
-    """Core memory as the model sees it, and its life cycle with the agent. Internal:
-    called by the agent loop, not proxied by the gateway.
+    """Core memory as it is rendered in prompts, and its life cycle with the agent. Internal: called by
+    the agent loop, not proxied by the gateway.
     """
 
     @staticmethod

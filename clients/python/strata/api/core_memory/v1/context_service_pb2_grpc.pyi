@@ -12,21 +12,20 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ContextServiceStub:
-    """Core memory as the model sees it, and its life cycle with the agent. Internal:
-    called by the agent loop, not proxied by the gateway.
+    """Core memory as it is rendered in prompts, and its life cycle with the agent. Internal: called by
+    the agent loop, not proxied by the gateway.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Compile: _aio.UnaryUnaryMultiCallable[_context_service_pb2.CompileRequest, _context_service_pb2.CompileResponse]
-    """Renders the memory section of the system prompt: <memory_blocks>,
-    <tool_usage_rules>, <directories>. Answers "not changed" without rendering
-    when if_revision is the current revision.
+    """Renders the memory section of the system prompt: <memory_blocks>, <tool_usage_rules>,
+    <directories>. If if_revision is the current revision, nothing is rendered and not_changed is
+    returned.
     """
     CloseFilesToFit: _aio.UnaryUnaryMultiCallable[_context_service_pb2.CloseFilesToFitRequest, _context_service_pb2.CloseFilesToFitResponse]
-    """Closes open files of an agent, least recently used first, until the memory section
-    has at most max_bytes, and renders it. The section names the files that were
-    closed, until a file is opened or closed again. A section that is larger without
-    any open file is returned as it is.
+    """Closes open files of an agent, least recently used first, until the memory section has at most
+    max_bytes, and renders it. The section names the files that were closed, until a file is opened
+    or closed again. A section that is too large even without open files is returned unchanged.
     """
     PrepareAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.PrepareAgentRequest, _context_service_pb2.PrepareAgentResponse]
     """Creates and attaches the first blocks of an agent, all or none. Repeating
@@ -35,11 +34,11 @@ class ContextServiceStub:
     CONTEXT_WINDOW_EXCEEDED: all of them together exceed prompt_limit).
     """
     LimitPrompt: _aio.UnaryUnaryMultiCallable[_context_service_pb2.LimitPromptRequest, _context_service_pb2.LimitPromptResponse]
-    """Sets how large the blocks of an agent may become in its prompt. From then on changes that would
+    """Sets the maximum size of an agent's blocks in its prompt. From then on changes that would
     exceed the limit are refused with FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED); changes that
     make the blocks smaller are accepted, even above the limit. NOT_FOUND (AGENT_NOT_FOUND); with
-    only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more
-    than under the limit that the agent has).
+    only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: the blocks exceed the new limit, and
+    exceed it by more than they exceed the present one).
     """
     ShareBlocks: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ShareBlocksRequest, _context_service_pb2.ShareBlocksResponse]
     """Attaches each of the blocks to each of the agents, all or none; blocks that are already
@@ -53,8 +52,8 @@ class ContextServiceStub:
     """
 
 class ContextServiceServicer:
-    """Core memory as the model sees it, and its life cycle with the agent. Internal:
-    called by the agent loop, not proxied by the gateway.
+    """Core memory as it is rendered in prompts, and its life cycle with the agent. Internal: called by
+    the agent loop, not proxied by the gateway.
     """
 
     def Compile(
@@ -62,9 +61,9 @@ class ContextServiceServicer:
         request: _context_service_pb2.CompileRequest,
         context: _aio.ServicerContext[_context_service_pb2.CompileRequest, _abc.Awaitable[_context_service_pb2.CompileResponse]],
     ) -> _abc.Awaitable[_context_service_pb2.CompileResponse]:
-        """Renders the memory section of the system prompt: <memory_blocks>,
-        <tool_usage_rules>, <directories>. Answers "not changed" without rendering
-        when if_revision is the current revision.
+        """Renders the memory section of the system prompt: <memory_blocks>, <tool_usage_rules>,
+        <directories>. If if_revision is the current revision, nothing is rendered and not_changed is
+        returned.
         """
 
     def CloseFilesToFit(
@@ -72,10 +71,9 @@ class ContextServiceServicer:
         request: _context_service_pb2.CloseFilesToFitRequest,
         context: _aio.ServicerContext[_context_service_pb2.CloseFilesToFitRequest, _abc.Awaitable[_context_service_pb2.CloseFilesToFitResponse]],
     ) -> _abc.Awaitable[_context_service_pb2.CloseFilesToFitResponse]:
-        """Closes open files of an agent, least recently used first, until the memory section
-        has at most max_bytes, and renders it. The section names the files that were
-        closed, until a file is opened or closed again. A section that is larger without
-        any open file is returned as it is.
+        """Closes open files of an agent, least recently used first, until the memory section has at most
+        max_bytes, and renders it. The section names the files that were closed, until a file is opened
+        or closed again. A section that is too large even without open files is returned unchanged.
         """
 
     def PrepareAgent(
@@ -94,11 +92,11 @@ class ContextServiceServicer:
         request: _context_service_pb2.LimitPromptRequest,
         context: _aio.ServicerContext[_context_service_pb2.LimitPromptRequest, _abc.Awaitable[_context_service_pb2.LimitPromptResponse]],
     ) -> _abc.Awaitable[_context_service_pb2.LimitPromptResponse]:
-        """Sets how large the blocks of an agent may become in its prompt. From then on changes that would
+        """Sets the maximum size of an agent's blocks in its prompt. From then on changes that would
         exceed the limit are refused with FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED); changes that
         make the blocks smaller are accepted, even above the limit. NOT_FOUND (AGENT_NOT_FOUND); with
-        only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more
-        than under the limit that the agent has).
+        only_raise FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: the blocks exceed the new limit, and
+        exceed it by more than they exceed the present one).
         """
 
     def ShareBlocks(

@@ -29,15 +29,15 @@ class _FileStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileState.V
     FILE_STATE_UNSPECIFIED: _FileState.ValueType  # 0
     """Not set."""
     FILE_STATE_PARSING: _FileState.ValueType  # 1
-    """Stored, being read."""
+    """Stored; its text is being extracted."""
     FILE_STATE_INDEXING: _FileState.ValueType  # 2
-    """Readable; being indexed for semantic search. With an error if that fails: search by meaning is
-    not set up, or the text was refused.
+    """Readable; being indexed for semantic search. If that fails, `error` has the reason: search by
+    meaning is not configured, or the text was refused.
     """
     FILE_STATE_READY: _FileState.ValueType  # 3
     """Ready."""
     FILE_STATE_FAILED: _FileState.ValueType  # 4
-    """Could not be read; see error."""
+    """Its text could not be extracted; see error."""
 
 class FileState(_FileState, metaclass=_FileStateEnumTypeWrapper):
     """The processing state of a file."""
@@ -45,20 +45,20 @@ class FileState(_FileState, metaclass=_FileStateEnumTypeWrapper):
 FILE_STATE_UNSPECIFIED: FileState.ValueType  # 0
 """Not set."""
 FILE_STATE_PARSING: FileState.ValueType  # 1
-"""Stored, being read."""
+"""Stored; its text is being extracted."""
 FILE_STATE_INDEXING: FileState.ValueType  # 2
-"""Readable; being indexed for semantic search. With an error if that fails: search by meaning is
-not set up, or the text was refused.
+"""Readable; being indexed for semantic search. If that fails, `error` has the reason: search by
+meaning is not configured, or the text was refused.
 """
 FILE_STATE_READY: FileState.ValueType  # 3
 """Ready."""
 FILE_STATE_FAILED: FileState.ValueType  # 4
-"""Could not be read; see error."""
+"""Its text could not be extracted; see error."""
 Global___FileState: _TypeAlias = FileState  # noqa: Y015
 
 @_typing.final
 class GetFileRequest(_message.Message):
-    """Asks for a file."""
+    """Requests a file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -104,7 +104,7 @@ Global___GetFileResponse: _TypeAlias = GetFileResponse  # noqa: Y015
 
 @_typing.final
 class WatchFileRequest(_message.Message):
-    """Asks for the progress of a file."""
+    """Requests the progress of a file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -126,7 +126,7 @@ Global___WatchFileRequest: _TypeAlias = WatchFileRequest  # noqa: Y015
 
 @_typing.final
 class WatchFileResponse(_message.Message):
-    """The file as it is now."""
+    """The current state of the file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -150,7 +150,7 @@ Global___WatchFileResponse: _TypeAlias = WatchFileResponse  # noqa: Y015
 
 @_typing.final
 class ReadFileRequest(_message.Message):
-    """Asks for lines of a file."""
+    """Requests lines of a file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -166,7 +166,7 @@ class ReadFileRequest(_message.Message):
     first_line: _builtins.int
     """First line, from 1; 0 means 1."""
     max_bytes: _builtins.int
-    """UTF-8 bytes that the lines may have together; 0 means 65536, at most 1048576."""
+    """Maximum UTF-8 bytes of all lines together; 0 means 65536, at most 1048576."""
     content_hash: _builtins.str
     """SHA-256 of the bytes of the file, hex; a file that has other bytes is not found. Empty for any."""
     def __init__(
@@ -201,7 +201,7 @@ class ReadFileResponse(_message.Message):
     left_out_chars: _builtins.int
     """Characters of the first line that are left out, because it does not fit into max_bytes."""
     line_count: _builtins.int
-    """Lines of the file."""
+    """Number of lines of the file."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The lines from first_line on; none after the end of the file."""
@@ -239,9 +239,9 @@ class Folder(_message.Message):
     name: _builtins.str
     """Name, unique in the project."""
     description: _builtins.str
-    """What is in it; shown to the model."""
+    """Description of its content; shown to the model."""
     instructions: _builtins.str
-    """How to use it; shown to the model."""
+    """Instructions for its use; shown to the model."""
     file_count: _builtins.int
     """Number of files."""
     @_builtins.property
@@ -292,15 +292,15 @@ class File(_message.Message):
     media_type: _builtins.str
     """MIME type."""
     size_bytes: _builtins.int
-    """Bytes."""
+    """Size in bytes."""
     content_hash: _builtins.str
     """SHA-256 of the bytes, hex."""
     line_count: _builtins.int
-    """Lines of text."""
+    """Number of lines of its text."""
     state: Global___FileState.ValueType
     """Its processing state."""
     error: _builtins.str
-    """Why it could not be read."""
+    """Why it could not be read or indexed."""
     index_progress: _builtins.float
     """Share of chunks indexed, 0 to 1."""
     @_builtins.property
@@ -332,7 +332,7 @@ Global___File: _TypeAlias = File  # noqa: Y015
 
 @_typing.final
 class OpenFile(_message.Message):
-    """A window into a file, as an agent sees it."""
+    """A window into a file: the lines that are part of an agent's prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -385,9 +385,9 @@ class CreateFolderRequest(_message.Message):
     name: _builtins.str
     """Name."""
     description: _builtins.str
-    """What is in it."""
+    """Description of its content; shown to the model."""
     instructions: _builtins.str
-    """How to use it."""
+    """Instructions for its use; shown to the model."""
     def __init__(
         self,
         *,
@@ -430,7 +430,7 @@ Global___CreateFolderResponse: _TypeAlias = CreateFolderResponse  # noqa: Y015
 
 @_typing.final
 class ListFoldersRequest(_message.Message):
-    """Asks for folders."""
+    """Requests folders."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -619,7 +619,7 @@ Global___UploadFileResponse: _TypeAlias = UploadFileResponse  # noqa: Y015
 
 @_typing.final
 class ListFilesRequest(_message.Message):
-    """Asks for files."""
+    """Requests files."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -738,7 +738,9 @@ class AttachFolderRequest(_message.Message):
     folder_id: _builtins.str
     """The folder."""
     open_count: _builtins.int
-    """Open this many of its files, by name; 0 opens none, so that a prompt does not grow unasked."""
+    """Open this many of its files, in the order of their names; 0 opens none, so that the prompt does
+    not grow.
+    """
     def __init__(
         self,
         *,
@@ -876,22 +878,22 @@ class OpenFilesRequest(_message.Message):
     agent_id: _builtins.str
     """The agent."""
     close_all_others: _builtins.bool
-    """Close all others first, after all names are checked."""
+    """True to close all other files first, after all names have been checked."""
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 means the number that the context window of the agent allows,
+    """Maximum number of open files; 0 means the number that the context window of the agent allows,
     or 5 if that is unknown.
     """
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown to the agent; 0 means as many as its context
-    window allows, or 15000 if that is not known.
+    """Maximum number of characters of a file that are shown; 0 means the number that the context
+    window of the agent allows, or 15000 if that is unknown.
     """
     max_memory_bytes: _builtins.int
-    """UTF-8 bytes that memory blocks and open files may take together in the prompt of
-    the agent; 0 means the space of its prompt, if that is known.
+    """Maximum UTF-8 bytes of memory blocks and open files together in the prompt of the agent; 0
+    means the space of its prompt, if that is known.
     """
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileWindow]:
-        """What to open."""
+        """The files to open."""
 
     def __init__(
         self,
@@ -921,10 +923,10 @@ class OpenFilesResponse(_message.Message):
     OPEN_FILES_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     message: _builtins.str
-    """What the tool tells the model."""
+    """The message of the tool for the model."""
     @_builtins.property
     def open_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenFile]:
-        """All windows open now."""
+        """All open windows after the call."""
 
     def __init__(
         self,
@@ -977,7 +979,7 @@ class CloseFilesResponse(_message.Message):
     OPEN_FILES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenFile]:
-        """All windows open now."""
+        """All open windows after the call."""
 
     def __init__(
         self,
@@ -1010,7 +1012,7 @@ class GrepFilesRequest(_message.Message):
     include: _builtins.str
     """Glob or regular expression over file names."""
     context_lines: _builtins.int
-    """Lines before and after a match: unset means 1."""
+    """Number of lines before and after a match; unset means 1."""
     offset: _builtins.int
     """Matches to skip."""
     def __init__(
@@ -1077,7 +1079,7 @@ class GrepFilesResponse(_message.Message):
     total_matches: _builtins.int
     """Total number of matches, counted up to 1000."""
     message: _builtins.str
-    """What the tool tells the model."""
+    """The message of the tool for the model."""
     truncated: _builtins.bool
     """True if a limit (size of a file, total size, time, matches) ended the search early."""
     @_builtins.property
@@ -1117,7 +1119,7 @@ class SearchFilesRequest(_message.Message):
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
     explain: _builtins.bool
-    """Count the pieces that are left out because they are not related to the query."""
+    """True to count the pieces that are left out because they are not related to the query."""
     def __init__(
         self,
         *,
@@ -1183,12 +1185,12 @@ class SearchFilesResponse(_message.Message):
     UNINDEXED_FILES_FIELD_NUMBER: _builtins.int
     BELOW_FLOOR_FIELD_NUMBER: _builtins.int
     message: _builtins.str
-    """What the tool tells the model."""
+    """The message of the tool for the model."""
     unindexed_files: _builtins.int
-    """Files of the agent that are not fully indexed yet, so may be missed."""
+    """Number of files of the agent that are not fully indexed yet, so that hits may be missing."""
     below_floor: _builtins.int
-    """How many of the nearest pieces are left out because they are not related to
-    the query (below the floor of the search); 0 unless `explain` is set.
+    """Number of the nearest pieces that are left out because they are not related to the query (their
+    relevance is below the minimum); 0 unless `explain` is set.
     """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileHit]:

@@ -146,12 +146,11 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadFile(self, request_iterator, context):
-        """Uploads one file: first its header, then its bytes. The file is stored when
-        this returns; it is read and indexed afterwards, see WatchFile. The same
-        bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
-        such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
-        name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
-        file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
+        """Uploads one file: first its header, then its bytes. The file is stored when this returns; it is
+        read and indexed afterwards, see WatchFile. Uploading the same bytes under the same name again
+        returns the same file. NOT_FOUND (FILE_NOT_FOUND: no such folder), ALREADY_EXISTS (NAME_TAKEN:
+        the folder has another file of that name and replace is not set; REQUEST_ID_REUSED),
+        INVALID_ARGUMENT (a kind of file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
         DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -166,8 +165,8 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchFile(self, request, context):
-        """Sends a file after each progress of its processing, until it is ready or has failed.
-        NOT_FOUND (FILE_NOT_FOUND).
+        """Streams the state of a file after each change, until it is ready or has failed. NOT_FOUND
+        (FILE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -204,11 +203,11 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenFiles(self, request, context):
-        """Opens windows into files; closes the least recently used beyond the limit.
-        Nothing is opened or closed unless every name and range is valid. NOT_FOUND
-        (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
-        FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
-        yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
+        """Opens windows into files; closes the least recently used files above the limit. Nothing is
+        opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND), OUT_OF_RANGE
+        (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file
+        cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the
+        model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -222,17 +221,16 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GrepFiles(self, request, context):
-        """Searches the agent's files by pattern, 20 matches a page, in linear time.
+        """Searches the agent's files by pattern, in linear time, and returns 20 matches per page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadFile(self, request, context):
-        """Returns lines of a file that an agent can read, whole lines as far as max_bytes allow. The
-        first line is cut if it does not fit alone. NOT_FOUND (FILE_NOT_FOUND: there is no such
-        file in the folders of the agent, it cannot be read, or it
-        has another content_hash).
+        """Returns lines of a file that an agent can read: as many whole lines as max_bytes allow. The
+        first line is truncated if it alone is longer. NOT_FOUND (FILE_NOT_FOUND: there is no such file
+        in the folders of the agent, it cannot be read, or it has another content_hash).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -27,19 +27,18 @@ class FileServiceStub:
     DeleteFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFolderRequest, _file_service_pb2.DeleteFolderResponse]
     """Deletes a folder with its files. NOT_FOUND (FILE_NOT_FOUND)."""
     UploadFile: _aio.StreamUnaryMultiCallable[_file_service_pb2.UploadFileRequest, _file_service_pb2.UploadFileResponse]
-    """Uploads one file: first its header, then its bytes. The file is stored when
-    this returns; it is read and indexed afterwards, see WatchFile. The same
-    bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
-    such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
-    name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
-    file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
+    """Uploads one file: first its header, then its bytes. The file is stored when this returns; it is
+    read and indexed afterwards, see WatchFile. Uploading the same bytes under the same name again
+    returns the same file. NOT_FOUND (FILE_NOT_FOUND: no such folder), ALREADY_EXISTS (NAME_TAKEN:
+    the folder has another file of that name and replace is not set; REQUEST_ID_REUSED),
+    INVALID_ARGUMENT (a kind of file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
     DEADLINE_EXCEEDED (nothing was sent for a minute).
     """
     GetFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GetFileRequest, _file_service_pb2.GetFileResponse]
     """Returns a file. NOT_FOUND (FILE_NOT_FOUND)."""
     WatchFile: _aio.UnaryStreamMultiCallable[_file_service_pb2.WatchFileRequest, _file_service_pb2.WatchFileResponse]
-    """Sends a file after each progress of its processing, until it is ready or has failed.
-    NOT_FOUND (FILE_NOT_FOUND).
+    """Streams the state of a file after each change, until it is ready or has failed. NOT_FOUND
+    (FILE_NOT_FOUND).
     """
     ListFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFilesRequest, _file_service_pb2.ListFilesResponse]
     """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
@@ -54,21 +53,20 @@ class FileServiceStub:
     (FILE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     OpenFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.OpenFilesRequest, _file_service_pb2.OpenFilesResponse]
-    """Opens windows into files; closes the least recently used beyond the limit.
-    Nothing is opened or closed unless every name and range is valid. NOT_FOUND
-    (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
-    FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
-    yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
+    """Opens windows into files; closes the least recently used files above the limit. Nothing is
+    opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND), OUT_OF_RANGE
+    (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file
+    cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the
+    model.
     """
     CloseFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CloseFilesRequest, _file_service_pb2.CloseFilesResponse]
     """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
     GrepFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]
-    """Searches the agent's files by pattern, 20 matches a page, in linear time."""
+    """Searches the agent's files by pattern, in linear time, and returns 20 matches per page."""
     ReadFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ReadFileRequest, _file_service_pb2.ReadFileResponse]
-    """Returns lines of a file that an agent can read, whole lines as far as max_bytes allow. The
-    first line is cut if it does not fit alone. NOT_FOUND (FILE_NOT_FOUND: there is no such
-    file in the folders of the agent, it cannot be read, or it
-    has another content_hash).
+    """Returns lines of a file that an agent can read: as many whole lines as max_bytes allow. The
+    first line is truncated if it alone is longer. NOT_FOUND (FILE_NOT_FOUND: there is no such file
+    in the folders of the agent, it cannot be read, or it has another content_hash).
     """
     SearchFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.SearchFilesRequest, _file_service_pb2.SearchFilesResponse]
     """Searches the agent's files by meaning."""
@@ -107,12 +105,11 @@ class FileServiceServicer:
         request_iterator: _abc.AsyncIterator[_file_service_pb2.UploadFileRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_file_service_pb2.UploadFileRequest], _abc.Awaitable[_file_service_pb2.UploadFileResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.UploadFileResponse]:
-        """Uploads one file: first its header, then its bytes. The file is stored when
-        this returns; it is read and indexed afterwards, see WatchFile. The same
-        bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
-        such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
-        name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
-        file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
+        """Uploads one file: first its header, then its bytes. The file is stored when this returns; it is
+        read and indexed afterwards, see WatchFile. Uploading the same bytes under the same name again
+        returns the same file. NOT_FOUND (FILE_NOT_FOUND: no such folder), ALREADY_EXISTS (NAME_TAKEN:
+        the folder has another file of that name and replace is not set; REQUEST_ID_REUSED),
+        INVALID_ARGUMENT (a kind of file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
         DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
 
@@ -128,8 +125,8 @@ class FileServiceServicer:
         request: _file_service_pb2.WatchFileRequest,
         context: _aio.ServicerContext[_file_service_pb2.WatchFileRequest, _abc.AsyncIterator[_file_service_pb2.WatchFileResponse]],
     ) -> _abc.AsyncIterator[_file_service_pb2.WatchFileResponse]:
-        """Sends a file after each progress of its processing, until it is ready or has failed.
-        NOT_FOUND (FILE_NOT_FOUND).
+        """Streams the state of a file after each change, until it is ready or has failed. NOT_FOUND
+        (FILE_NOT_FOUND).
         """
 
     def ListFiles(
@@ -169,11 +166,11 @@ class FileServiceServicer:
         request: _file_service_pb2.OpenFilesRequest,
         context: _aio.ServicerContext[_file_service_pb2.OpenFilesRequest, _abc.Awaitable[_file_service_pb2.OpenFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.OpenFilesResponse]:
-        """Opens windows into files; closes the least recently used beyond the limit.
-        Nothing is opened or closed unless every name and range is valid. NOT_FOUND
-        (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
-        FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
-        yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
+        """Opens windows into files; closes the least recently used files above the limit. Nothing is
+        opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND), OUT_OF_RANGE
+        (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file
+        cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the
+        model.
         """
 
     def CloseFiles(
@@ -188,17 +185,16 @@ class FileServiceServicer:
         request: _file_service_pb2.GrepFilesRequest,
         context: _aio.ServicerContext[_file_service_pb2.GrepFilesRequest, _abc.Awaitable[_file_service_pb2.GrepFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.GrepFilesResponse]:
-        """Searches the agent's files by pattern, 20 matches a page, in linear time."""
+        """Searches the agent's files by pattern, in linear time, and returns 20 matches per page."""
 
     def ReadFile(
         self,
         request: _file_service_pb2.ReadFileRequest,
         context: _aio.ServicerContext[_file_service_pb2.ReadFileRequest, _abc.Awaitable[_file_service_pb2.ReadFileResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.ReadFileResponse]:
-        """Returns lines of a file that an agent can read, whole lines as far as max_bytes allow. The
-        first line is cut if it does not fit alone. NOT_FOUND (FILE_NOT_FOUND: there is no such
-        file in the folders of the agent, it cannot be read, or it
-        has another content_hash).
+        """Returns lines of a file that an agent can read: as many whole lines as max_bytes allow. The
+        first line is truncated if it alone is longer. NOT_FOUND (FILE_NOT_FOUND: there is no such file
+        in the folders of the agent, it cannot be read, or it has another content_hash).
         """
 
     def SearchFiles(

@@ -31,7 +31,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SCOPE_MISSING: _ErrorReason.ValueType  # 3
     """PERMISSION_DENIED: the key is valid but lacks a scope. Metadata: "scope"."""
     ERROR_REASON_TENANT_MISSING: _ErrorReason.ValueType  # 4
-    """INTERNAL: a store was reached without a tenant in the context."""
+    """INTERNAL: a store was called without a tenant in the context."""
     ERROR_REASON_INVALID_FIELD: _ErrorReason.ValueType  # 10
     """INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are invalid, or out of the range of the
     stored data; see BadRequest.field_violations.
@@ -45,7 +45,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 14
     """RESOURCE_EXHAUSTED: the message is larger than the server accepts. Metadata: "limit_bytes"."""
     ERROR_REASON_AGENT_NOT_FOUND: _ErrorReason.ValueType  # 20
-    """NOT_FOUND, each with metadata "id" (or "label", "name")."""
+    """NOT_FOUND: no such agent. This and the following reasons have the metadata "id" (or "label",
+    "name").
+    """
     ERROR_REASON_CONVERSATION_NOT_FOUND: _ErrorReason.ValueType  # 21
     """NOT_FOUND: no such conversation."""
     ERROR_REASON_BLOCK_NOT_FOUND: _ErrorReason.ValueType  # 22
@@ -91,7 +93,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REVISION_MISMATCH: _ErrorReason.ValueType  # 50
     """ABORTED: expected_revision is not the current one. Metadata: "expected", "current"."""
     ERROR_REASON_STALE_ATTEMPT: _ErrorReason.ValueType  # 51
-    """ABORTED: a newer attempt of the run has taken over. Metadata: "run_id", "attempt", "current_attempt"."""
+    """ABORTED: a newer attempt of the run has taken over. Metadata: "run_id", "attempt",
+    "current_attempt".
+    """
     ERROR_REASON_EDIT_CONFLICT: _ErrorReason.ValueType  # 52
     """ABORTED: a concurrent edit touched the same text. Metadata: "label"."""
     ERROR_REASON_CONVERSATION_BUSY: _ErrorReason.ValueType  # 53
@@ -101,13 +105,15 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_BLOCK_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 61
     """FAILED_PRECONDITION: the edit would exceed the block's limit. Metadata: "limit", "length"."""
     ERROR_REASON_EDIT_NOT_APPLICABLE: _ErrorReason.ValueType  # 62
-    """FAILED_PRECONDITION: the text to replace was not found, or found several times. Metadata: "label", "lines"."""
+    """FAILED_PRECONDITION: the text to replace was not found, or found several times. Metadata:
+    "label", "lines".
+    """
     ERROR_REASON_SCHEMA_OUTDATED: _ErrorReason.ValueType  # 63
     """FAILED_PRECONDITION: the database schema is not the one that this build expects."""
     ERROR_REASON_MODEL_NOT_CONFIGURED: _ErrorReason.ValueType  # 64
     """FAILED_PRECONDITION: no chat model is configured for the agent."""
     ERROR_REASON_RUN_FINISHED: _ErrorReason.ValueType  # 65
-    """FAILED_PRECONDITION: the run is over already. Metadata: "state"."""
+    """FAILED_PRECONDITION: the run has already ended. Metadata: "state"."""
     ERROR_REASON_APPROVAL_PENDING: _ErrorReason.ValueType  # 66
     """FAILED_PRECONDITION: an approval is pending and the policy refuses new input.
     Metadata: "approval_id", "expire_time".
@@ -115,28 +121,32 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_IN_USE: _ErrorReason.ValueType  # 67
     """FAILED_PRECONDITION: the object is still in use. Metadata: "used_by"."""
     ERROR_REASON_TOKEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 68
-    """FAILED_PRECONDITION: the text exceeds the token limit of a passage. Metadata: "limit", "tokens"."""
+    """FAILED_PRECONDITION: the text exceeds the token limit of a passage. Metadata: "limit",
+    "tokens".
+    """
     ERROR_REASON_CONTEXT_WINDOW_EXCEEDED: _ErrorReason.ValueType  # 69
-    """FAILED_PRECONDITION: system prompt and memory alone exceed the context window.
-    Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
-    "context_window", of all that the agent sends with every request.
+    """FAILED_PRECONDITION: system prompt and memory alone exceed the context window. Metadata:
+    "agent_id", and in bytes "size" and "limit": of the memory or, if "context_window" is set, of
+    everything that the agent sends with every request.
     """
     ERROR_REASON_APPROVAL_DECIDED: _ErrorReason.ValueType  # 70
-    """FAILED_PRECONDITION: the approval was answered before. Metadata: "approval_id", "answer_run_id"."""
+    """FAILED_PRECONDITION: the approval was answered before. Metadata: "approval_id",
+    "answer_run_id".
+    """
     ERROR_REASON_APPROVAL_EXPIRED: _ErrorReason.ValueType  # 71
-    """FAILED_PRECONDITION: the deadline of the approval has passed, its calls count as denied.
+    """FAILED_PRECONDITION: the deadline of the approval has passed; its calls count as denied.
     Metadata: "approval_id".
     """
     ERROR_REASON_APPROVAL_OUTDATED: _ErrorReason.ValueType  # 72
-    """FAILED_PRECONDITION: a tool was changed or deleted since its call was asked for; it can
-    still be denied. Metadata: "approval_id", "tool_call_id", "name".
+    """FAILED_PRECONDITION: a tool was changed or deleted after the approval of its call was
+    requested; the call can still be denied. Metadata: "approval_id", "tool_call_id", "name".
     """
     ERROR_REASON_MCP_STDIO_DISABLED: _ErrorReason.ValueType  # 73
-    """FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
+    """FAILED_PRECONDITION: the operator does not allow MCP servers that are started as programs."""
     ERROR_REASON_MCP_TOOL_UNUSABLE: _ErrorReason.ValueType  # 74
     """FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
     ERROR_REASON_MCP_SIGN_IN_FAILED: _ErrorReason.ValueType  # 75
-    """FAILED_PRECONDITION: a person could not be signed in to an MCP server. Metadata:
+    """FAILED_PRECONDITION: the sign-in of a person to an MCP server failed. Metadata:
     "mcp_server_id".
     """
     ERROR_REASON_AGENT_WAITS: _ErrorReason.ValueType  # 76
@@ -144,9 +154,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Metadata: "agent_id", "run_id" of the run that waits.
     """
     ERROR_REASON_CHAIN_TOO_LONG: _ErrorReason.ValueType  # 77
-    """FAILED_PRECONDITION: a message was passed on from agent to agent too often. Metadata: "limit"."""
+    """FAILED_PRECONDITION: a chain of messages from agent to agent is too long. Metadata: "limit"."""
     ERROR_REASON_GROUP_INCOMPLETE: _ErrorReason.ValueType  # 78
-    """FAILED_PRECONDITION: a group has no member, or its kind needs a manager agent and it has none.
+    """FAILED_PRECONDITION: the group has no members, or lacks the manager agent that its type needs.
     Metadata: "id".
     """
     ERROR_REASON_PROMPT_UNUSABLE: _ErrorReason.ValueType  # 79
@@ -171,13 +181,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     not the cause. Metadata: "service".
     """
     ERROR_REASON_NOT_BUILT: _ErrorReason.ValueType  # 100
-    """UNIMPLEMENTED: declared, not built in this release. Metadata: "method", or
+    """UNIMPLEMENTED: defined in the API but not implemented in this release. Metadata: "method", or
     "what" for a part of a request.
     """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 101
     """INTERNAL: a defect of Strata. Metadata: "incident_id", which is also in the log."""
     ERROR_REASON_CORRUPT_DATA: _ErrorReason.ValueType  # 102
-    """DATA_LOSS: stored data contradicts itself."""
+    """DATA_LOSS: stored data is inconsistent."""
     ERROR_REASON_MODEL_UNAVAILABLE: _ErrorReason.ValueType  # 110
     """UNAVAILABLE: the model provider failed (5xx, cut connection, time-out)."""
     ERROR_REASON_MODEL_RATE_LIMITED: _ErrorReason.ValueType  # 111
@@ -193,7 +203,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SCHEDULE_NOT_FOUND: _ErrorReason.ValueType  # 140
     """NOT_FOUND: no such schedule."""
     ERROR_REASON_SCHEDULE_FINISHED: _ErrorReason.ValueType  # 141
-    """FAILED_PRECONDITION: the schedule has no tick left; give it another time first."""
+    """FAILED_PRECONDITION: the schedule has no further tick; set another time first."""
     ERROR_REASON_WEBHOOK_NOT_FOUND: _ErrorReason.ValueType  # 142
     """NOT_FOUND: no such webhook."""
     ERROR_REASON_DELIVERY_NOT_FOUND: _ErrorReason.ValueType  # 143
@@ -201,8 +211,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SECRETS_NOT_CONFIGURED: _ErrorReason.ValueType  # 144
     """FAILED_PRECONDITION: the server has no master key to encrypt the secrets of webhooks with."""
     ERROR_REASON_RUN_EVENTS_DELETED: _ErrorReason.ValueType  # 145
-    """NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun
-    still returns how it ended.
+    """NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun still
+    returns its outcome.
     """
     ERROR_REASON_RUN_NOT_RECORDABLE: _ErrorReason.ValueType  # 150
     """FAILED_PRECONDITION: the run cannot be recorded: it has not ended, is that of a group, or its
@@ -228,7 +238,7 @@ ERROR_REASON_CREDENTIALS_INVALID: ErrorReason.ValueType  # 2
 ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 3
 """PERMISSION_DENIED: the key is valid but lacks a scope. Metadata: "scope"."""
 ERROR_REASON_TENANT_MISSING: ErrorReason.ValueType  # 4
-"""INTERNAL: a store was reached without a tenant in the context."""
+"""INTERNAL: a store was called without a tenant in the context."""
 ERROR_REASON_INVALID_FIELD: ErrorReason.ValueType  # 10
 """INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are invalid, or out of the range of the
 stored data; see BadRequest.field_violations.
@@ -242,7 +252,9 @@ ERROR_REASON_MALFORMED_MESSAGE: ErrorReason.ValueType  # 13
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 14
 """RESOURCE_EXHAUSTED: the message is larger than the server accepts. Metadata: "limit_bytes"."""
 ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 20
-"""NOT_FOUND, each with metadata "id" (or "label", "name")."""
+"""NOT_FOUND: no such agent. This and the following reasons have the metadata "id" (or "label",
+"name").
+"""
 ERROR_REASON_CONVERSATION_NOT_FOUND: ErrorReason.ValueType  # 21
 """NOT_FOUND: no such conversation."""
 ERROR_REASON_BLOCK_NOT_FOUND: ErrorReason.ValueType  # 22
@@ -288,7 +300,9 @@ ERROR_REASON_REQUEST_ID_REUSED: ErrorReason.ValueType  # 41
 ERROR_REASON_REVISION_MISMATCH: ErrorReason.ValueType  # 50
 """ABORTED: expected_revision is not the current one. Metadata: "expected", "current"."""
 ERROR_REASON_STALE_ATTEMPT: ErrorReason.ValueType  # 51
-"""ABORTED: a newer attempt of the run has taken over. Metadata: "run_id", "attempt", "current_attempt"."""
+"""ABORTED: a newer attempt of the run has taken over. Metadata: "run_id", "attempt",
+"current_attempt".
+"""
 ERROR_REASON_EDIT_CONFLICT: ErrorReason.ValueType  # 52
 """ABORTED: a concurrent edit touched the same text. Metadata: "label"."""
 ERROR_REASON_CONVERSATION_BUSY: ErrorReason.ValueType  # 53
@@ -298,13 +312,15 @@ ERROR_REASON_BLOCK_READ_ONLY: ErrorReason.ValueType  # 60
 ERROR_REASON_BLOCK_LIMIT_EXCEEDED: ErrorReason.ValueType  # 61
 """FAILED_PRECONDITION: the edit would exceed the block's limit. Metadata: "limit", "length"."""
 ERROR_REASON_EDIT_NOT_APPLICABLE: ErrorReason.ValueType  # 62
-"""FAILED_PRECONDITION: the text to replace was not found, or found several times. Metadata: "label", "lines"."""
+"""FAILED_PRECONDITION: the text to replace was not found, or found several times. Metadata:
+"label", "lines".
+"""
 ERROR_REASON_SCHEMA_OUTDATED: ErrorReason.ValueType  # 63
 """FAILED_PRECONDITION: the database schema is not the one that this build expects."""
 ERROR_REASON_MODEL_NOT_CONFIGURED: ErrorReason.ValueType  # 64
 """FAILED_PRECONDITION: no chat model is configured for the agent."""
 ERROR_REASON_RUN_FINISHED: ErrorReason.ValueType  # 65
-"""FAILED_PRECONDITION: the run is over already. Metadata: "state"."""
+"""FAILED_PRECONDITION: the run has already ended. Metadata: "state"."""
 ERROR_REASON_APPROVAL_PENDING: ErrorReason.ValueType  # 66
 """FAILED_PRECONDITION: an approval is pending and the policy refuses new input.
 Metadata: "approval_id", "expire_time".
@@ -312,28 +328,32 @@ Metadata: "approval_id", "expire_time".
 ERROR_REASON_IN_USE: ErrorReason.ValueType  # 67
 """FAILED_PRECONDITION: the object is still in use. Metadata: "used_by"."""
 ERROR_REASON_TOKEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 68
-"""FAILED_PRECONDITION: the text exceeds the token limit of a passage. Metadata: "limit", "tokens"."""
+"""FAILED_PRECONDITION: the text exceeds the token limit of a passage. Metadata: "limit",
+"tokens".
+"""
 ERROR_REASON_CONTEXT_WINDOW_EXCEEDED: ErrorReason.ValueType  # 69
-"""FAILED_PRECONDITION: system prompt and memory alone exceed the context window.
-Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
-"context_window", of all that the agent sends with every request.
+"""FAILED_PRECONDITION: system prompt and memory alone exceed the context window. Metadata:
+"agent_id", and in bytes "size" and "limit": of the memory or, if "context_window" is set, of
+everything that the agent sends with every request.
 """
 ERROR_REASON_APPROVAL_DECIDED: ErrorReason.ValueType  # 70
-"""FAILED_PRECONDITION: the approval was answered before. Metadata: "approval_id", "answer_run_id"."""
+"""FAILED_PRECONDITION: the approval was answered before. Metadata: "approval_id",
+"answer_run_id".
+"""
 ERROR_REASON_APPROVAL_EXPIRED: ErrorReason.ValueType  # 71
-"""FAILED_PRECONDITION: the deadline of the approval has passed, its calls count as denied.
+"""FAILED_PRECONDITION: the deadline of the approval has passed; its calls count as denied.
 Metadata: "approval_id".
 """
 ERROR_REASON_APPROVAL_OUTDATED: ErrorReason.ValueType  # 72
-"""FAILED_PRECONDITION: a tool was changed or deleted since its call was asked for; it can
-still be denied. Metadata: "approval_id", "tool_call_id", "name".
+"""FAILED_PRECONDITION: a tool was changed or deleted after the approval of its call was
+requested; the call can still be denied. Metadata: "approval_id", "tool_call_id", "name".
 """
 ERROR_REASON_MCP_STDIO_DISABLED: ErrorReason.ValueType  # 73
-"""FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
+"""FAILED_PRECONDITION: the operator does not allow MCP servers that are started as programs."""
 ERROR_REASON_MCP_TOOL_UNUSABLE: ErrorReason.ValueType  # 74
 """FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
 ERROR_REASON_MCP_SIGN_IN_FAILED: ErrorReason.ValueType  # 75
-"""FAILED_PRECONDITION: a person could not be signed in to an MCP server. Metadata:
+"""FAILED_PRECONDITION: the sign-in of a person to an MCP server failed. Metadata:
 "mcp_server_id".
 """
 ERROR_REASON_AGENT_WAITS: ErrorReason.ValueType  # 76
@@ -341,9 +361,9 @@ ERROR_REASON_AGENT_WAITS: ErrorReason.ValueType  # 76
 Metadata: "agent_id", "run_id" of the run that waits.
 """
 ERROR_REASON_CHAIN_TOO_LONG: ErrorReason.ValueType  # 77
-"""FAILED_PRECONDITION: a message was passed on from agent to agent too often. Metadata: "limit"."""
+"""FAILED_PRECONDITION: a chain of messages from agent to agent is too long. Metadata: "limit"."""
 ERROR_REASON_GROUP_INCOMPLETE: ErrorReason.ValueType  # 78
-"""FAILED_PRECONDITION: a group has no member, or its kind needs a manager agent and it has none.
+"""FAILED_PRECONDITION: the group has no members, or lacks the manager agent that its type needs.
 Metadata: "id".
 """
 ERROR_REASON_PROMPT_UNUSABLE: ErrorReason.ValueType  # 79
@@ -368,13 +388,13 @@ clocks differ too much, or a signing key was changed. The credentials of the cal
 not the cause. Metadata: "service".
 """
 ERROR_REASON_NOT_BUILT: ErrorReason.ValueType  # 100
-"""UNIMPLEMENTED: declared, not built in this release. Metadata: "method", or
+"""UNIMPLEMENTED: defined in the API but not implemented in this release. Metadata: "method", or
 "what" for a part of a request.
 """
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 101
 """INTERNAL: a defect of Strata. Metadata: "incident_id", which is also in the log."""
 ERROR_REASON_CORRUPT_DATA: ErrorReason.ValueType  # 102
-"""DATA_LOSS: stored data contradicts itself."""
+"""DATA_LOSS: stored data is inconsistent."""
 ERROR_REASON_MODEL_UNAVAILABLE: ErrorReason.ValueType  # 110
 """UNAVAILABLE: the model provider failed (5xx, cut connection, time-out)."""
 ERROR_REASON_MODEL_RATE_LIMITED: ErrorReason.ValueType  # 111
@@ -390,7 +410,7 @@ second request. The message names the first violation.
 ERROR_REASON_SCHEDULE_NOT_FOUND: ErrorReason.ValueType  # 140
 """NOT_FOUND: no such schedule."""
 ERROR_REASON_SCHEDULE_FINISHED: ErrorReason.ValueType  # 141
-"""FAILED_PRECONDITION: the schedule has no tick left; give it another time first."""
+"""FAILED_PRECONDITION: the schedule has no further tick; set another time first."""
 ERROR_REASON_WEBHOOK_NOT_FOUND: ErrorReason.ValueType  # 142
 """NOT_FOUND: no such webhook."""
 ERROR_REASON_DELIVERY_NOT_FOUND: ErrorReason.ValueType  # 143
@@ -398,8 +418,8 @@ ERROR_REASON_DELIVERY_NOT_FOUND: ErrorReason.ValueType  # 143
 ERROR_REASON_SECRETS_NOT_CONFIGURED: ErrorReason.ValueType  # 144
 """FAILED_PRECONDITION: the server has no master key to encrypt the secrets of webhooks with."""
 ERROR_REASON_RUN_EVENTS_DELETED: ErrorReason.ValueType  # 145
-"""NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun
-still returns how it ended.
+"""NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun still
+returns its outcome.
 """
 ERROR_REASON_RUN_NOT_RECORDABLE: ErrorReason.ValueType  # 150
 """FAILED_PRECONDITION: the run cannot be recorded: it has not ended, is that of a group, or its

@@ -21,7 +21,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Organization(_message.Message):
-    """An organization: it owns projects, and nothing is shared between organizations."""
+    """An organization. It owns projects; organizations share no data."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -53,7 +53,7 @@ Global___Organization: _TypeAlias = Organization  # noqa: Y015
 
 @_typing.final
 class Project(_message.Message):
-    """A project: the boundary that data never crosses."""
+    """A project. Its data is isolated from all other projects."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -69,7 +69,7 @@ class Project(_message.Message):
     name: _builtins.str
     """Name, unique in the organization."""
     partition: _builtins.str
-    """The partition that has its data, "default" if the installation has only one. It never
+    """The partition that stores its data; "default" if the installation has only one. It never
     changes.
     """
     @_builtins.property
@@ -117,11 +117,11 @@ class ApiKey(_message.Message):
     """The organization."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it may do. A project key: "read", "write", "run", "approve", "secrets", "admin". A key
-        with "run" may also answer requests for approval; "approve" alone lists, shows and answers
-        them; "secrets" stores secrets and defines tools that are given them; "admin" includes
-        "secrets". An organization key: "organization.read", "organization.admin" (which includes the
-        former), "installation.admin".
+        """Its permissions. Scopes of a project key: "read", "write", "run", "approve", "secrets",
+        "admin". "run" includes answering requests for approval; "approve" alone allows listing,
+        reading and answering them; "secrets" allows storing secrets and defining tools that get them;
+        "admin" includes "secrets". Scopes of an organization key: "organization.read",
+        "organization.admin" (which includes "organization.read"), "installation.admin".
         """
 
     @_builtins.property
@@ -208,7 +208,7 @@ Global___CreateOrganizationResponse: _TypeAlias = CreateOrganizationResponse  # 
 
 @_typing.final
 class ListOrganizationsRequest(_message.Message):
-    """Asks for organizations."""
+    """Requests organizations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -262,7 +262,7 @@ Global___ListOrganizationsResponse: _TypeAlias = ListOrganizationsResponse  # no
 
 @_typing.final
 class CreateOrganizationKeyRequest(_message.Message):
-    """Makes an organization key."""
+    """Creates an organization key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -276,8 +276,8 @@ class CreateOrganizationKeyRequest(_message.Message):
     """Name."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it may do: "organization.read", "organization.admin", "installation.admin"; empty
-        means "organization.read".
+        """Its scopes: "organization.read", "organization.admin", "installation.admin"; empty means
+        "organization.read".
         """
 
     @_builtins.property
@@ -330,7 +330,7 @@ Global___CreateOrganizationKeyResponse: _TypeAlias = CreateOrganizationKeyRespon
 
 @_typing.final
 class ListOrganizationKeysRequest(_message.Message):
-    """Asks for organization keys."""
+    """Requests organization keys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -450,8 +450,8 @@ class CreateProjectRequest(_message.Message):
     name: _builtins.str
     """Name."""
     partition: _builtins.str
-    """The partition to place it on, one of those that the operator has opened for new projects.
-    Empty means the one of these with the fewest projects.
+    """The partition for its data, one of those that the operator has opened for new projects. Empty
+    means the partition with the fewest projects among these.
     """
     def __init__(
         self,
@@ -494,7 +494,7 @@ Global___CreateProjectResponse: _TypeAlias = CreateProjectResponse  # noqa: Y015
 
 @_typing.final
 class ListProjectsRequest(_message.Message):
-    """Asks for projects."""
+    """Requests projects."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -548,7 +548,7 @@ Global___ListProjectsResponse: _TypeAlias = ListProjectsResponse  # noqa: Y015
 
 @_typing.final
 class CreateApiKeyRequest(_message.Message):
-    """Makes a project key."""
+    """Creates a project key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -562,7 +562,7 @@ class CreateApiKeyRequest(_message.Message):
     """Name."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it may do; empty means "read", "write" and "run"."""
+        """Its scopes; empty means "read", "write" and "run"."""
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
@@ -614,7 +614,7 @@ Global___CreateApiKeyResponse: _TypeAlias = CreateApiKeyResponse  # noqa: Y015
 
 @_typing.final
 class ListApiKeysRequest(_message.Message):
-    """Asks for keys of a project."""
+    """Requests keys of a project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -681,8 +681,8 @@ class RevokeApiKeyRequest(_message.Message):
     api_key_id: _builtins.str
     """The key."""
     pause_schedules: _builtins.bool
-    """True to pause the schedules whose runs act with the scopes of the key, and to cancel its
-    delayed runs; with false both continue.
+    """True to pause the schedules whose runs use the scopes of the key, and to cancel its delayed
+    runs; with false both continue.
     """
     def __init__(
         self,
@@ -708,9 +708,13 @@ class RevokeApiKeyResponse(_message.Message):
     SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
     DELAYED_RUN_COUNT_FIELD_NUMBER: _builtins.int
     schedule_count: _builtins.int
-    """How many active schedules act with the scopes of the key, or were paused now."""
+    """Number of active schedules that use the scopes of the key or, with pause_schedules, were
+    paused.
+    """
     delayed_run_count: _builtins.int
-    """How many runs with a start_time to come act with the scopes of the key, or were cancelled now."""
+    """Number of runs with a future start_time that use the scopes of the key or, with
+    pause_schedules, were cancelled.
+    """
     @_builtins.property
     def api_key(self) -> Global___ApiKey:
         """The key."""
@@ -732,7 +736,7 @@ Global___RevokeApiKeyResponse: _TypeAlias = RevokeApiKeyResponse  # noqa: Y015
 
 @_typing.final
 class WhoAmIRequest(_message.Message):
-    """Asks who the caller is."""
+    """Requests the identity of the caller."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -749,7 +753,7 @@ Global___WhoAmIRequest: _TypeAlias = WhoAmIRequest  # noqa: Y015
 
 @_typing.final
 class WhoAmIResponse(_message.Message):
-    """Who the caller is."""
+    """The identity of the caller."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -760,7 +764,7 @@ class WhoAmIResponse(_message.Message):
     organization_id: _builtins.str
     """The organization."""
     server_version: _builtins.str
-    """Release of the server."""
+    """Version of the server."""
     @_builtins.property
     def project(self) -> Global___Project:
         """The project; unset for an organization key."""
@@ -787,7 +791,7 @@ Global___WhoAmIResponse: _TypeAlias = WhoAmIResponse  # noqa: Y015
 
 @_typing.final
 class GetUsageRequest(_message.Message):
-    """Asks for the usage of a project."""
+    """Requests the usage of a project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -835,9 +839,9 @@ class GetUsageResponse(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_INPUT_TOKENS_FIELD_NUMBER: _builtins.int
     run_count: _builtins.int
-    """Runs ended."""
+    """Number of runs that ended."""
     step_count: _builtins.int
-    """Model calls."""
+    """Number of model calls."""
     prompt_tokens: _builtins.int
     """Tokens sent."""
     completion_tokens: _builtins.int
@@ -863,7 +867,7 @@ Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
 
 @_typing.final
 class GetUsageSeriesRequest(_message.Message):
-    """Asks for the usage of a project over time."""
+    """Requests the usage of a project over time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -916,11 +920,11 @@ class UsageBucket(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """From this time: where a bucket of UTC begins, or the start_time of the request."""
+        """From this time: the beginning of a bucket in UTC, or the start_time of the request."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
-        """Before this time: where the next one begins, or the end_time of the request."""
+        """Before this time: the beginning of the next bucket, or the end_time of the request."""
 
     @_builtins.property
     def usage(self) -> Global___GetUsageResponse:
@@ -951,11 +955,11 @@ class GetUsageSeriesResponse(_message.Message):
     TOTAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageBucket]:
-        """The buckets, oldest first, without gaps; those without runs are there too."""
+        """The buckets, oldest first, without gaps; buckets without runs are included."""
 
     @_builtins.property
     def total(self) -> Global___GetUsageResponse:
-        """Their sum, which is what GetUsage returns for the range."""
+        """Their sum, which GetUsage returns for the range."""
 
     def __init__(
         self,
@@ -973,7 +977,7 @@ Global___GetUsageSeriesResponse: _TypeAlias = GetUsageSeriesResponse  # noqa: Y0
 
 @_typing.final
 class ListProjectUsageRequest(_message.Message):
-    """Asks for the usage of all projects."""
+    """Requests the usage of all projects."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1069,7 +1073,7 @@ Global___ListProjectUsageResponse: _TypeAlias = ListProjectUsageResponse  # noqa
 
 @_typing.final
 class ListAuditEventsRequest(_message.Message):
-    """Asks for audit events."""
+    """Requests audit events."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1108,11 +1112,11 @@ class AuditEvent(_message.Message):
     id: _builtins.str
     """Id, "audit-" and a time-sortable UUID."""
     principal: _builtins.str
-    """Who did it."""
+    """The principal that made the call."""
     method: _builtins.str
     """Full name of the method."""
     object_id: _builtins.str
-    """What it was done to."""
+    """The object of the call."""
     decision: _builtins.str
     """"allowed" or "denied"."""
     @_builtins.property
@@ -1177,7 +1181,7 @@ class EraseSubjectRequest(_message.Message):
     request_id: _builtins.str
     """Idempotency key: a repeated id returns the first response."""
     agent_id: _builtins.str
-    """The agent to erase whole; or"""
+    """The agent to erase completely; or"""
     subject_name: _builtins.str
     """a person, by the name used in messages."""
     def __init__(

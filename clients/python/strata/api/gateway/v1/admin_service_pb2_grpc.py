@@ -32,7 +32,7 @@ class AdminServiceStub:
     scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
     even their existence. An organization key gives access to the projects of one organization, their
     keys and their usage, but to no data: for that it creates a project key. The comment of each call
-    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    states which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -135,7 +135,7 @@ class AdminServiceServicer:
     scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
     even their existence. An organization key gives access to the projects of one organization, their
     keys and their usage, but to no data: for that it creates a project key. The comment of each call
-    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    states which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -160,7 +160,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateOrganizationKey(self, request, context):
-        """Makes an organization key; its secret is shown only this once. It gets no scope that the
+        """Creates an organization key; only this call returns its secret. It gets no scope that the
         caller's key does not have. Organization keys with "organization.admin"; for another
         organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
         """
@@ -203,10 +203,10 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateApiKey(self, request, context):
-        """Makes a project key; its secret is shown only this once. Organization keys with
-        "organization.admin" make keys of any project of their organization with any scopes of a
-        project; project keys with "admin" make keys of their own project, with scopes that they
-        have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
+        """Creates a project key; only this call returns its secret. Organization keys with
+        "organization.admin" create keys of any project of their organization with any project scopes;
+        project keys with "admin" create keys of their own project, with scopes that they have
+        themselves. NOT_FOUND (PROJECT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -231,7 +231,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """Returns the caller and what its key may do. All keys.
+        """Returns the caller and the scopes of its key. All keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -248,9 +248,9 @@ class AdminServiceServicer:
 
     def GetUsageSeries(self, request, context):
         """Sums runs and tokens of a project for each part of a time range. The parts, called buckets,
-        are of one length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour or
-        a day begin with the hours and days of UTC, those of a week on Mondays. Keys as GetUsage.
-        NOT_FOUND (PROJECT_NOT_FOUND).
+        have the same length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour
+        or a day begin with the hours and days of UTC, those of a week on Mondays. Needs the same keys
+        as GetUsage. NOT_FOUND (PROJECT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -377,7 +377,7 @@ class AdminService:
     scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
     even their existence. An organization key gives access to the projects of one organization, their
     keys and their usage, but to no data: for that it creates a project key. The comment of each call
-    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    states which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

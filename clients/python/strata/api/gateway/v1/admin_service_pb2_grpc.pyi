@@ -18,7 +18,7 @@ class AdminServiceStub:
     scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
     even their existence. An organization key gives access to the projects of one organization, their
     keys and their usage, but to no data: for that it creates a project key. The comment of each call
-    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    states which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -36,7 +36,7 @@ class AdminServiceStub:
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     CreateOrganizationKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateOrganizationKeyRequest, _admin_service_pb2.CreateOrganizationKeyResponse]
-    """Makes an organization key; its secret is shown only this once. It gets no scope that the
+    """Creates an organization key; only this call returns its secret. It gets no scope that the
     caller's key does not have. Organization keys with "organization.admin"; for another
     organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
     """
@@ -59,10 +59,10 @@ class AdminServiceStub:
     "organization.read" or "organization.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]
-    """Makes a project key; its secret is shown only this once. Organization keys with
-    "organization.admin" make keys of any project of their organization with any scopes of a
-    project; project keys with "admin" make keys of their own project, with scopes that they
-    have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
+    """Creates a project key; only this call returns its secret. Organization keys with
+    "organization.admin" create keys of any project of their organization with any project scopes;
+    project keys with "admin" create keys of their own project, with scopes that they have
+    themselves. NOT_FOUND (PROJECT_NOT_FOUND).
     """
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]
     """Lists the keys of a project, without secrets. Organization keys with "organization.read"
@@ -75,7 +75,7 @@ class AdminServiceStub:
     NOT_FOUND (API_KEY_NOT_FOUND).
     """
     WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.WhoAmIRequest, _admin_service_pb2.WhoAmIResponse]
-    """Returns the caller and what its key may do. All keys."""
+    """Returns the caller and the scopes of its key. All keys."""
     GetUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageRequest, _admin_service_pb2.GetUsageResponse]
     """Sums runs and tokens of a project in a time range. Organization keys with
     "organization.read" or "organization.admin"; project keys with "admin" for their own
@@ -83,9 +83,9 @@ class AdminServiceStub:
     """
     GetUsageSeries: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageSeriesRequest, _admin_service_pb2.GetUsageSeriesResponse]
     """Sums runs and tokens of a project for each part of a time range. The parts, called buckets,
-    are of one length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour or
-    a day begin with the hours and days of UTC, those of a week on Mondays. Keys as GetUsage.
-    NOT_FOUND (PROJECT_NOT_FOUND).
+    have the same length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour
+    or a day begin with the hours and days of UTC, those of a week on Mondays. Needs the same keys
+    as GetUsage. NOT_FOUND (PROJECT_NOT_FOUND).
     """
     ListProjectUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListProjectUsageRequest, _admin_service_pb2.ListProjectUsageResponse]
     """Lists runs and tokens of a time range, project by project, for all projects of the
@@ -104,7 +104,7 @@ class AdminServiceServicer:
     scope "admin" to the keys and the usage of that project, but to nothing of other projects, not
     even their existence. An organization key gives access to the projects of one organization, their
     keys and their usage, but to no data: for that it creates a project key. The comment of each call
-    says which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
+    states which kind it needs; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -135,7 +135,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateOrganizationKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateOrganizationKeyRequest, _abc.Awaitable[_admin_service_pb2.CreateOrganizationKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateOrganizationKeyResponse]:
-        """Makes an organization key; its secret is shown only this once. It gets no scope that the
+        """Creates an organization key; only this call returns its secret. It gets no scope that the
         caller's key does not have. Organization keys with "organization.admin"; for another
         organization than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
         """
@@ -183,10 +183,10 @@ class AdminServiceServicer:
         request: _admin_service_pb2.CreateApiKeyRequest,
         context: _aio.ServicerContext[_admin_service_pb2.CreateApiKeyRequest, _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]:
-        """Makes a project key; its secret is shown only this once. Organization keys with
-        "organization.admin" make keys of any project of their organization with any scopes of a
-        project; project keys with "admin" make keys of their own project, with scopes that they
-        have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
+        """Creates a project key; only this call returns its secret. Organization keys with
+        "organization.admin" create keys of any project of their organization with any project scopes;
+        project keys with "admin" create keys of their own project, with scopes that they have
+        themselves. NOT_FOUND (PROJECT_NOT_FOUND).
         """
 
     def ListApiKeys(
@@ -214,7 +214,7 @@ class AdminServiceServicer:
         request: _admin_service_pb2.WhoAmIRequest,
         context: _aio.ServicerContext[_admin_service_pb2.WhoAmIRequest, _abc.Awaitable[_admin_service_pb2.WhoAmIResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.WhoAmIResponse]:
-        """Returns the caller and what its key may do. All keys."""
+        """Returns the caller and the scopes of its key. All keys."""
 
     def GetUsage(
         self,
@@ -232,9 +232,9 @@ class AdminServiceServicer:
         context: _aio.ServicerContext[_admin_service_pb2.GetUsageSeriesRequest, _abc.Awaitable[_admin_service_pb2.GetUsageSeriesResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.GetUsageSeriesResponse]:
         """Sums runs and tokens of a project for each part of a time range. The parts, called buckets,
-        are of one length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour or
-        a day begin with the hours and days of UTC, those of a week on Mondays. Keys as GetUsage.
-        NOT_FOUND (PROJECT_NOT_FOUND).
+        have the same length. They are counted in UTC from Monday, 5 January 1970: buckets of an hour
+        or a day begin with the hours and days of UTC, those of a week on Mondays. Needs the same keys
+        as GetUsage. NOT_FOUND (PROJECT_NOT_FOUND).
         """
 
     def ListProjectUsage(

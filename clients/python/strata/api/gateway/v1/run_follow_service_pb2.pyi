@@ -19,7 +19,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class FollowRunRequest(_message.Message):
-    """Asks for the events of a run."""
+    """Requests the events of a run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -49,7 +49,7 @@ Global___FollowRunRequest: _TypeAlias = FollowRunRequest  # noqa: Y015
 
 @_typing.final
 class FollowRunResponse(_message.Message):
-    """What happened."""
+    """An event of the run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

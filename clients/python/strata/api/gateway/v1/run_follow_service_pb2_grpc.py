@@ -51,9 +51,9 @@ class RunFollowServiceServicer:
     """
 
     def FollowRun(self, request, context):
-        """Streams the events of a run that this gateway holds, deltas included, for as
-        long as it holds the run. Ends after RunFinished, or without it when this gateway no
-        longer holds the run. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
+        """Streams the events of a run whose lease this gateway holds, deltas included, for as long as it
+        holds the lease. Ends after RunFinished, or without it when this gateway no longer holds the
+        lease. FAILED_PRECONDITION (RUN_NOT_FOUND): this gateway does not hold it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -19,9 +19,9 @@ class RunFollowServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FollowRun: _aio.UnaryStreamMultiCallable[_run_follow_service_pb2.FollowRunRequest, _run_follow_service_pb2.FollowRunResponse]
-    """Streams the events of a run that this gateway holds, deltas included, for as
-    long as it holds the run. Ends after RunFinished, or without it when this gateway no
-    longer holds the run. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
+    """Streams the events of a run whose lease this gateway holds, deltas included, for as long as it
+    holds the lease. Ends after RunFinished, or without it when this gateway no longer holds the
+    lease. FAILED_PRECONDITION (RUN_NOT_FOUND): this gateway does not hold it.
     """
 
 class RunFollowServiceServicer:
@@ -35,9 +35,9 @@ class RunFollowServiceServicer:
         request: _run_follow_service_pb2.FollowRunRequest,
         context: _aio.ServicerContext[_run_follow_service_pb2.FollowRunRequest, _abc.AsyncIterator[_run_follow_service_pb2.FollowRunResponse]],
     ) -> _abc.AsyncIterator[_run_follow_service_pb2.FollowRunResponse]:
-        """Streams the events of a run that this gateway holds, deltas included, for as
-        long as it holds the run. Ends after RunFinished, or without it when this gateway no
-        longer holds the run. FAILED_PRECONDITION (RUN_NOT_FOUND): it is not held here.
+        """Streams the events of a run whose lease this gateway holds, deltas included, for as long as it
+        holds the lease. Ends after RunFinished, or without it when this gateway no longer holds the
+        lease. FAILED_PRECONDITION (RUN_NOT_FOUND): this gateway does not hold it.
         """
 
 def add_RunFollowServiceServicer_to_server(servicer: RunFollowServiceServicer, server: _aio.Server) -> None: ...

@@ -186,9 +186,9 @@ class Run(_message.Message):
     stop_reason: _run_event_pb2.StopReason.ValueType
     """Why it ended."""
     step_count: _builtins.int
-    """Model calls made."""
+    """Number of model calls."""
     attempt: _builtins.int
-    """Times that it was dispatched."""
+    """Number of dispatches."""
     last_sequence: _builtins.int
     """Sequence of its last stored event."""
     request_id: _builtins.str
@@ -203,7 +203,7 @@ class Run(_message.Message):
     """
     @_builtins.property
     def error(self) -> _run_event_pb2.RunError:
-        """What went wrong."""
+        """The error; unset if there was none."""
 
     @_builtins.property
     def usage(self) -> _usage_pb2.Usage:
@@ -227,7 +227,7 @@ class Run(_message.Message):
 
     @_builtins.property
     def not_before_time(self) -> _timestamp_pb2.Timestamp:
-        """When it may start, if that was not at once."""
+        """When it may start; unset if it could start immediately."""
 
     def __init__(
         self,
@@ -294,16 +294,16 @@ class SendMessageRequest(_message.Message):
     on_approval: Global___OnApproval.ValueType
     """What to do when the conversation waits for an approval."""
     group_id: _builtins.str
-    """The group whose members answer, instead of an agent. max_steps is then that of each turn
-    of a member. Together with agent_id only in calls that a tool makes for the manager
-    agent of a group: the member is asked within the run of this group.
+    """The group whose members answer, instead of an agent. max_steps then applies to each turn of a
+    member. Together with agent_id only in calls that a tool makes for the manager agent of a
+    group: the member answers within the run of this group.
     """
     send_message_as_text: _builtins.bool
     """Whether messages sent with the tool send_message are shown as text of the agent; unset means
-    true. Its argument then comes as text deltas while the model writes it, the message is stored
-    with a text in place of the call and with the text beside the call as reasoning, and neither
-    the start nor the return of a call that succeeded is shown. The return of a call that failed or
-    was denied is shown. False to get the calls unchanged.
+    true. The argument of the call is then streamed as text deltas; the stored message is returned
+    with this text instead of the call, and with the text beside the call as reasoning; the start
+    and the return of a successful call are not shown. The return of a call that failed or was
+    denied is shown. False to get the calls unchanged.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
@@ -312,8 +312,8 @@ class SendMessageRequest(_message.Message):
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
         """Format of the reply; unset means that of the agent. It applies to this run, and to the run that
-        continues with the answer to an approval that it asks for. Not for a group, whose members use
-        their own formats.
+        continues with the answer to its request for approval. Not for a group, whose members use their
+        own formats.
         """
 
     def __init__(
@@ -401,8 +401,8 @@ class StartRunRequest(_message.Message):
     on_approval: Global___OnApproval.ValueType
     """What to do when the conversation waits for an approval."""
     group_id: _builtins.str
-    """The group whose members answer, instead of an agent. max_steps is then that of each turn
-    of a member.
+    """The group whose members answer, instead of an agent. max_steps then applies to each turn of a
+    member.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
@@ -410,18 +410,18 @@ class StartRunRequest(_message.Message):
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """When the run may start, by the clock of the database, at most 366 days ahead; unset, or a
-        time that has passed, means at once. Until then it is QUEUED, is listed and can be cancelled,
-        counts as an open run of the project, and does not block other runs of its conversation. From
-        then on it waits like any other run for the active run and for approvals; on_busy must be
-        ENQUEUE and on_approval REJECT, since neither can be decided before.
+        """When the run may start, by the clock of the database, at most 366 days ahead; unset, or a time
+        that has passed, means at once. Until then it is QUEUED, is listed and can be cancelled, counts
+        as an open run of the project, and does not block other runs of its conversation. From then on
+        it waits like any other run for the active run and for approvals. on_busy must be ENQUEUE and
+        on_approval REJECT, because other values cannot be applied before that time.
         """
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
         """Format of the reply; unset means that of the agent. It applies to this run, and to the run that
-        continues with the answer to an approval that it asks for. Not for a group, whose members use
-        their own formats.
+        continues with the answer to its request for approval. Not for a group, whose members use their
+        own formats.
         """
 
     def __init__(
@@ -537,7 +537,7 @@ Global___StreamRunResponse: _TypeAlias = StreamRunResponse  # noqa: Y015
 
 @_typing.final
 class GetRunRequest(_message.Message):
-    """Asks for a run."""
+    """Requests a run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -583,7 +583,7 @@ Global___GetRunResponse: _TypeAlias = GetRunResponse  # noqa: Y015
 
 @_typing.final
 class ListRunsRequest(_message.Message):
-    """Asks for runs."""
+    """Requests runs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -720,7 +720,7 @@ class RespondToApprovalRequest(_message.Message):
     """Whether messages of send_message are shown as text, see SendMessageRequest; unset means true."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]:
-        """One decision per call that needs one; not about calls that only wait."""
+        """One decision for each call that needs one; none for waiting_calls."""
 
     def __init__(
         self,
@@ -785,10 +785,10 @@ class Approval(_message.Message):
     run_id: _builtins.str
     """The run that waits."""
     decided: _builtins.bool
-    """True once somebody, or the deadline, has decided."""
+    """True after a decision by a caller or by the deadline."""
     answer_run_id: _builtins.str
-    """The run that continued with the answer, with the default decision, or with a message instead;
-    empty if there was none, as after a deadline that denies.
+    """The run that continued with the answer, with the default decision, or with a new message
+    instead; empty if there was none, for example after a deadline that denies.
     """
     @_builtins.property
     def request(self) -> _message_pb2.ApprovalRequestPart:
@@ -796,7 +796,7 @@ class Approval(_message.Message):
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was asked for."""
+        """When it was requested."""
 
     def __init__(
         self,
@@ -819,7 +819,7 @@ Global___Approval: _TypeAlias = Approval  # noqa: Y015
 
 @_typing.final
 class ListApprovalsRequest(_message.Message):
-    """Asks for approvals."""
+    """Requests approvals."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -832,7 +832,7 @@ class ListApprovalsRequest(_message.Message):
     include_decided: _builtins.bool
     """True to list decided ones too."""
     page_size: _builtins.int
-    """Approvals to return: 0 means 50, at most 100: each contains all arguments of its calls."""
+    """Approvals to return: 0 means 50, at most 100, since each contains all arguments of its calls."""
     page_token: _builtins.str
     """The next_page_token of the previous page."""
     def __init__(
@@ -881,7 +881,7 @@ Global___ListApprovalsResponse: _TypeAlias = ListApprovalsResponse  # noqa: Y015
 
 @_typing.final
 class GetApprovalRequest(_message.Message):
-    """Asks for an approval."""
+    """Requests an approval."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -927,7 +927,7 @@ Global___GetApprovalResponse: _TypeAlias = GetApprovalResponse  # noqa: Y015
 
 @_typing.final
 class ExplainRunRequest(_message.Message):
-    """Asks for an explanation."""
+    """Requests an explanation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -967,23 +967,24 @@ class RunSpan(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     COST_MICROS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """What it was: "delay" (before the start_time of a delayed run), "wait" (queue, take-over, pause before the model is asked again), "begin" (the
-    turn is opened and the input stored), "compile" (the request is made), "model", "tool",
-    "compaction", "commit" (the reply or the step is stored).
+    """Its kind: "delay" (before the start_time of a delayed run), "wait" (queue, take-over, pause
+    before a model call is repeated), "begin" (the turn is opened and the input stored), "compile"
+    (the request is built), "model", "tool", "compaction", "commit" (the reply or the step is
+    stored).
     """
     name: _builtins.str
-    """Handle of the model, name of the tool, or what was waited for: "start_time", "queue", "take-over",
-    "retry".
+    """Handle of the model, name of the tool, or the reason for waiting: "start_time", "queue",
+    "take-over", "retry".
     """
     step: _builtins.int
     """Number of the step; 0 outside steps."""
     duration_ms: _builtins.int
     """How long it took. Tools of one step can run at the same time."""
     note: _builtins.str
-    """Remarks, such as why the model was asked again."""
+    """Remarks, such as why a model call was repeated."""
     share_ms: _builtins.int
-    """The exclusive part of the run's time, which no other span counts: the shares of all
-    spans add up to the total_ms of the run.
+    """The part of the run's time that is attributed to this span only: the shares of all spans add up
+    to the total_ms of the run.
     """
     attempt: _builtins.int
     """Number of the dispatch of the run, from 1."""
@@ -1049,7 +1050,7 @@ class RunPart(_message.Message):
     kind: _builtins.str
     """As in RunSpan."""
     count: _builtins.int
-    """How many spans."""
+    """Number of spans."""
     share_ms: _builtins.int
     """Sum of their shares in the run's time, in milliseconds."""
     def __init__(
@@ -1082,7 +1083,7 @@ class ModelUsage(_message.Message):
     calls: _builtins.int
     """Number of calls, including failed ones."""
     cost_micros: _builtins.int
-    """Price of them; see RunSpan."""
+    """Price of the tokens; see RunSpan."""
     @_builtins.property
     def usage(self) -> _usage_pb2.Usage:
         """Sum of their tokens. The prompt cache hit rate is cached_input_tokens / prompt_tokens."""
@@ -1107,7 +1108,7 @@ Global___ModelUsage: _TypeAlias = ModelUsage  # noqa: Y015
 
 @_typing.final
 class ExplainRunResponse(_message.Message):
-    """What a run did."""
+    """The parts of a run, with their times, tokens and costs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1132,7 +1133,7 @@ class ExplainRunResponse(_message.Message):
 
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunSpan]:
-        """Its spans, by time; at most 5000, the first ones."""
+        """Its first 5000 spans, by time."""
 
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunPart]:
@@ -1198,8 +1199,8 @@ class StartMemoryRunResponse(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def run(self) -> Global___Run:
-        """The run that reads the new messages; unset if all were read, or if no turn has ended since the
-        agent has a memory agent.
+        """The run that reads the new messages; unset if all messages were read, or if no turn has ended
+        since the memory agent was created.
         """
 
     def __init__(
@@ -1217,7 +1218,7 @@ Global___StartMemoryRunResponse: _TypeAlias = StartMemoryRunResponse  # noqa: Y0
 
 @_typing.final
 class GetMemoryStatusRequest(_message.Message):
-    """Asks for the status of a memory agent."""
+    """Requests the status of a memory agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1268,7 +1269,7 @@ class MemoryStatus(_message.Message):
     FILE_NAME_FIELD_NUMBER: _builtins.int
     BLOCK_LABEL_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Whose conversation."""
+    """The agent of the conversation."""
     conversation_id: _builtins.str
     """The conversation."""
     memory_agent_id: _builtins.str
@@ -1276,7 +1277,7 @@ class MemoryStatus(_message.Message):
     sleeptime_agent_frequency: _builtins.int
     """It runs after the first turn and then each time after this number of turns."""
     turns_counter: _builtins.int
-    """Turns that have ended since the agent has a memory agent, less one."""
+    """Number of turns that have ended since the memory agent was created, minus one."""
     last_processed_message_id: _builtins.str
     """The last message that was read; empty if none was read, or if a run has read only a part of a
     very long range.
@@ -1284,17 +1285,19 @@ class MemoryStatus(_message.Message):
     last_processed_sequence: _builtins.int
     """Its sequence in the conversation; -1 if none was read."""
     pending_messages: _builtins.int
-    """Messages that no run has read, at most: deleted ones and those of the system are counted."""
+    """Upper bound of the number of messages that no run has read; it includes deleted messages and
+    system messages.
+    """
     run_id: _builtins.str
     """The last run of the memory agent for this conversation; empty if there was none."""
     run_open: _builtins.bool
-    """True if that run is queued or under way."""
+    """True if that run is queued or running."""
     failures: _builtins.int
-    """Runs that failed in a row."""
+    """Number of consecutive failed runs."""
     last_error: _builtins.str
     """Reason and message of the last failure; empty after a successful run."""
     file_id: _builtins.str
-    """The file that is read by a document ingestion agent; empty for a conversation. Then
+    """The file that a document ingestion agent reads; empty for a conversation. If it is set,
     conversation_id is empty, and sequences and messages are lines of the file, from 0.
     """
     file_name: _builtins.str
@@ -1303,7 +1306,7 @@ class MemoryStatus(_message.Message):
     """The block that is written, by its label in the memory of the agent."""
     @_builtins.property
     def next_run_time(self) -> _timestamp_pb2.Timestamp:
-        """When the open run may begin, if that is later than now: after failures it waits."""
+        """When the open run may begin, if that is in the future: runs are delayed after failures."""
 
     def __init__(
         self,
@@ -1357,7 +1360,7 @@ Global___IngestFilesRequest: _TypeAlias = IngestFilesRequest  # noqa: Y015
 
 @_typing.final
 class IngestFilesResponse(_message.Message):
-    """What is ingested."""
+    """The state of the ingestion."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1423,7 +1426,7 @@ Global___GetMemoryStatusResponse: _TypeAlias = GetMemoryStatusResponse  # noqa: 
 
 @_typing.final
 class ListStepsRequest(_message.Message):
-    """Asks for the steps of a run."""
+    """Requests the steps of a run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1453,7 +1456,7 @@ Global___ListStepsRequest: _TypeAlias = ListStepsRequest  # noqa: Y015
 
 @_typing.final
 class RunStep(_message.Message):
-    """One step of a run: a call of the model and the tools that it asked for. Times are milliseconds."""
+    """One step of a run: a model call and the tool calls in its reply. Times are milliseconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1476,15 +1479,15 @@ class RunStep(_message.Message):
     model: _builtins.str
     """Handle of the model."""
     attempt: _builtins.int
-    """Number of the dispatch that the step ended in."""
+    """Number of the dispatch in which the step ended."""
     share_ms: _builtins.int
     """Share of the step in the run's time; see RunSpan."""
     model_calls: _builtins.int
-    """Times that the model was asked."""
+    """Number of model calls, including repeated ones."""
     first_token_ms: _builtins.int
-    """First token of the last model call; see RunSpan."""
+    """Time to the first token of the last model call; see RunSpan."""
     cost_micros: _builtins.int
-    """Price of them; see RunSpan."""
+    """Price of the tokens; see RunSpan."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
@@ -1562,7 +1565,7 @@ Global___ListStepsResponse: _TypeAlias = ListStepsResponse  # noqa: Y015
 
 @_typing.final
 class RecordRunRequest(_message.Message):
-    """Asks for the recording of a run."""
+    """Requests the recording of a run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RunServiceStub:
-    """Runs: one message (or decision) to an agent and all that follows from it.
+    """Runs, each of which is the processing of one message (or decision) by an agent or a group.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -118,7 +118,7 @@ class RunServiceStub:
 
 
 class RunServiceServicer:
-    """Runs: one message (or decision) to an agent and all that follows from it.
+    """Runs, each of which is the processing of one message (or decision) by an agent or a group.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -150,9 +150,9 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamRun(self, request, context):
-        """Streams the events of a run after a sequence, to its end. Works from any
-        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so
-        long ago that its events were deleted).
+        """Streams the events of a run after a sequence, to its end. Works at every replica, also after
+        the run has ended. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so long ago that
+        its events were deleted).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,10 +173,10 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelRun(self, request, context):
-        """Stops a run: the model call is aborted, the running tool is killed, what is
-        committed stays; runs of other agents that it waits for are stopped too. While its last
-        step cannot be stored, it stays CANCELLING, at most until its deadline.
-        Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
+        """Stops a run: the model call is aborted, the running tool is killed, committed steps stay; runs
+        of other agents that it waits for are stopped too. While its last step cannot be stored, it
+        stays CANCELLING, at most until its deadline. Cancelling a run that has ended succeeds.
+        NOT_FOUND (RUN_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,7 +198,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovals(self, request, context):
-        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -221,10 +222,10 @@ class RunServiceServicer:
 
     def RecordRun(self, request, context):
         """Records a finished run: everything that it received, sent and stored, so that another build can
-        replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
-        right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
-        are no longer stored).
+        replay it. The pieces form one JSON document, a RunRecording of the agent loop. Needs the
+        permission to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of
+        a group, or its inputs are no longer stored).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,9 +233,10 @@ class RunServiceServicer:
 
     def StartMemoryRun(self, request, context):
         """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
-        it reads the messages since the last run of the memory agent. If a run is queued already, that
-        run may begin at once. The run waits for a slot for memory agents and for tokens of their
-        budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        it reads the messages since the last run of the memory agent. If a run is already queued, that
+        run no longer waits for its start time. The run waits for a slot for memory agents and for
+        tokens of their budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -249,11 +251,12 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def IngestFiles(self, request, context):
-        """Starts agents that read the files in the folders of an agent, each into a memory block of the
-        agent with the name of the file: a few at a time, and each content once. Attaching a folder to
-        an agent that has a memory agent does the same. They share slots and the budget of memory
-        agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD:
-        the agent has no memory agent, or ingestion is turned off for it or for the server).
+        """Starts ingestion agents, each of which reads a file in the folders of an agent and writes a
+        memory block of the agent that is named after the file. A few run at a time, and each content
+        is read once. Attaching a folder to an agent that has a memory agent does the same. Ingestion
+        agents use the slots and the budget of memory agents, see GetMemoryStatus. NOT_FOUND
+        (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD: the agent has no memory agent, or
+        ingestion is turned off for it or for the server).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -354,7 +357,7 @@ def add_RunServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RunService:
-    """Runs: one message (or decision) to an agent and all that follows from it.
+    """Runs, each of which is the processing of one message (or decision) by an agent or a group.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

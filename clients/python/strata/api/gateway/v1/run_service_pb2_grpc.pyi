@@ -12,7 +12,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RunServiceStub:
-    """Runs: one message (or decision) to an agent and all that follows from it.
+    """Runs, each of which is the processing of one message (or decision) by an agent or a group.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -37,19 +37,19 @@ class RunServiceStub:
     GROUP_INCOMPLETE; of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
     """
     StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
-    """Streams the events of a run after a sequence, to its end. Works from any
-    replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so
-    long ago that its events were deleted).
+    """Streams the events of a run after a sequence, to its end. Works at every replica, also after
+    the run has ended. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so long ago that
+    its events were deleted).
     """
     GetRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]
     """Returns a run. NOT_FOUND (RUN_NOT_FOUND)."""
     ListRuns: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListRunsRequest, _run_service_pb2.ListRunsResponse]
     """Lists runs, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
-    """Stops a run: the model call is aborted, the running tool is killed, what is
-    committed stays; runs of other agents that it waits for are stopped too. While its last
-    step cannot be stored, it stays CANCELLING, at most until its deadline.
-    Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
+    """Stops a run: the model call is aborted, the running tool is killed, committed steps stay; runs
+    of other agents that it waits for are stopped too. While its last step cannot be stored, it
+    stays CANCELLING, at most until its deadline. Cancelling a run that has ended succeeds.
+    NOT_FOUND (RUN_NOT_FOUND).
     """
     RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
     """Answers an approval request and streams the run that continues: approved calls run, each at
@@ -63,7 +63,9 @@ class RunServiceStub:
     refused answer changes nothing.
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
-    """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT
+    (INVALID_PAGE_TOKEN).
+    """
     GetApproval: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetApprovalRequest, _run_service_pb2.GetApprovalResponse]
     """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND)."""
     ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
@@ -72,27 +74,29 @@ class RunServiceStub:
     """
     RecordRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.RecordRunRequest, _run_service_pb2.RecordRunResponse]
     """Records a finished run: everything that it received, sent and stored, so that another build can
-    replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
-    right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-    FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
-    are no longer stored).
+    replay it. The pieces form one JSON document, a RunRecording of the agent loop. Needs the
+    permission to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND,
+    CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of
+    a group, or its inputs are no longer stored).
     """
     StartMemoryRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartMemoryRunRequest, _run_service_pb2.StartMemoryRunResponse]
     """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
-    it reads the messages since the last run of the memory agent. If a run is queued already, that
-    run may begin at once. The run waits for a slot for memory agents and for tokens of their
-    budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+    it reads the messages since the last run of the memory agent. If a run is already queued, that
+    run no longer waits for its start time. The run waits for a slot for memory agents and for
+    tokens of their budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND,
+    CONVERSATION_NOT_FOUND).
     """
     GetMemoryStatus: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetMemoryStatusRequest, _run_service_pb2.GetMemoryStatusResponse]
     """Returns how far memory agents have read the conversations of their agents, and the errors of
     failed runs. Takes ids of agents or of memory agents.
     """
     IngestFiles: _aio.UnaryUnaryMultiCallable[_run_service_pb2.IngestFilesRequest, _run_service_pb2.IngestFilesResponse]
-    """Starts agents that read the files in the folders of an agent, each into a memory block of the
-    agent with the name of the file: a few at a time, and each content once. Attaching a folder to
-    an agent that has a memory agent does the same. They share slots and the budget of memory
-    agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD:
-    the agent has no memory agent, or ingestion is turned off for it or for the server).
+    """Starts ingestion agents, each of which reads a file in the folders of an agent and writes a
+    memory block of the agent that is named after the file. A few run at a time, and each content
+    is read once. Attaching a folder to an agent that has a memory agent does the same. Ingestion
+    agents use the slots and the budget of memory agents, see GetMemoryStatus. NOT_FOUND
+    (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD: the agent has no memory agent, or
+    ingestion is turned off for it or for the server).
     """
     ListSteps: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListStepsRequest, _run_service_pb2.ListStepsResponse]
     """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
@@ -100,7 +104,7 @@ class RunServiceStub:
     """
 
 class RunServiceServicer:
-    """Runs: one message (or decision) to an agent and all that follows from it.
+    """Runs, each of which is the processing of one message (or decision) by an agent or a group.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -138,9 +142,9 @@ class RunServiceServicer:
         request: _run_service_pb2.StreamRunRequest,
         context: _aio.ServicerContext[_run_service_pb2.StreamRunRequest, _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]:
-        """Streams the events of a run after a sequence, to its end. Works from any
-        replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so
-        long ago that its events were deleted).
+        """Streams the events of a run after a sequence, to its end. Works at every replica, also after
+        the run has ended. NOT_FOUND (RUN_NOT_FOUND; RUN_EVENTS_DELETED: the run ended so long ago that
+        its events were deleted).
         """
 
     def GetRun(
@@ -162,10 +166,10 @@ class RunServiceServicer:
         request: _run_service_pb2.CancelRunRequest,
         context: _aio.ServicerContext[_run_service_pb2.CancelRunRequest, _abc.Awaitable[_run_service_pb2.CancelRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.CancelRunResponse]:
-        """Stops a run: the model call is aborted, the running tool is killed, what is
-        committed stays; runs of other agents that it waits for are stopped too. While its last
-        step cannot be stored, it stays CANCELLING, at most until its deadline.
-        Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
+        """Stops a run: the model call is aborted, the running tool is killed, committed steps stay; runs
+        of other agents that it waits for are stopped too. While its last step cannot be stored, it
+        stays CANCELLING, at most until its deadline. Cancelling a run that has ended succeeds.
+        NOT_FOUND (RUN_NOT_FOUND).
         """
 
     def RespondToApproval(
@@ -189,7 +193,9 @@ class RunServiceServicer:
         request: _run_service_pb2.ListApprovalsRequest,
         context: _aio.ServicerContext[_run_service_pb2.ListApprovalsRequest, _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]:
-        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
+        """
 
     def GetApproval(
         self,
@@ -213,10 +219,10 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.RecordRunRequest, _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.RecordRunResponse]:
         """Records a finished run: everything that it received, sent and stored, so that another build can
-        replay it. The pieces make up one JSON document, a RunRecording of the agent loop. Needs the
-        right to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
-        FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of a group, or its inputs
-        are no longer stored).
+        replay it. The pieces form one JSON document, a RunRecording of the agent loop. Needs the
+        permission to read messages. NOT_FOUND (RUN_NOT_FOUND, AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (RUN_NOT_RECORDABLE: it has not ended, is that of
+        a group, or its inputs are no longer stored).
         """
 
     def StartMemoryRun(
@@ -225,9 +231,10 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.StartMemoryRunRequest, _abc.Awaitable[_run_service_pb2.StartMemoryRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.StartMemoryRunResponse]:
         """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
-        it reads the messages since the last run of the memory agent. If a run is queued already, that
-        run may begin at once. The run waits for a slot for memory agents and for tokens of their
-        budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        it reads the messages since the last run of the memory agent. If a run is already queued, that
+        run no longer waits for its start time. The run waits for a slot for memory agents and for
+        tokens of their budget; follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND).
         """
 
     def GetMemoryStatus(
@@ -244,11 +251,12 @@ class RunServiceServicer:
         request: _run_service_pb2.IngestFilesRequest,
         context: _aio.ServicerContext[_run_service_pb2.IngestFilesRequest, _abc.Awaitable[_run_service_pb2.IngestFilesResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.IngestFilesResponse]:
-        """Starts agents that read the files in the folders of an agent, each into a memory block of the
-        agent with the name of the file: a few at a time, and each content once. Attaching a folder to
-        an agent that has a memory agent does the same. They share slots and the budget of memory
-        agents, see GetMemoryStatus. NOT_FOUND (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD:
-        the agent has no memory agent, or ingestion is turned off for it or for the server).
+        """Starts ingestion agents, each of which reads a file in the folders of an agent and writes a
+        memory block of the agent that is named after the file. A few run at a time, and each content
+        is read once. Attaching a folder to an agent that has a memory agent does the same. Ingestion
+        agents use the slots and the budget of memory agents, see GetMemoryStatus. NOT_FOUND
+        (AGENT_NOT_FOUND), FAILED_PRECONDITION (INVALID_FIELD: the agent has no memory agent, or
+        ingestion is turned off for it or for the server).
         """
 
     def ListSteps(

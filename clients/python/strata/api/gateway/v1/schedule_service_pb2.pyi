@@ -38,7 +38,7 @@ class _ScheduleStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Schedul
     SCHEDULE_STATE_DISABLED: _ScheduleState.ValueType  # 3
     """The server has stopped it: its agent or its conversation was deleted."""
     SCHEDULE_STATE_FINISHED: _ScheduleState.ValueType  # 4
-    """It has no tick left."""
+    """It has no further tick."""
 
 class ScheduleState(_ScheduleState, metaclass=_ScheduleStateEnumTypeWrapper):
     """Whether a schedule starts runs."""
@@ -52,7 +52,7 @@ SCHEDULE_STATE_PAUSED: ScheduleState.ValueType  # 2
 SCHEDULE_STATE_DISABLED: ScheduleState.ValueType  # 3
 """The server has stopped it: its agent or its conversation was deleted."""
 SCHEDULE_STATE_FINISHED: ScheduleState.ValueType  # 4
-"""It has no tick left."""
+"""It has no further tick."""
 Global___ScheduleState: _TypeAlias = ScheduleState  # noqa: Y015
 
 class _OnOverlap:
@@ -90,7 +90,7 @@ class _TickOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TickOutco
     TICK_OUTCOME_STARTED: _TickOutcome.ValueType  # 1
     """A run was queued."""
     TICK_OUTCOME_SKIPPED: _TickOutcome.ValueType  # 2
-    """There was no run, for the reason in the tick."""
+    """No run was started; the tick has the reason."""
     TICK_OUTCOME_MISSED: _TickOutcome.ValueType  # 3
     """The server was not running at that time; a later tick was due when it started again."""
 
@@ -102,14 +102,14 @@ TICK_OUTCOME_UNSPECIFIED: TickOutcome.ValueType  # 0
 TICK_OUTCOME_STARTED: TickOutcome.ValueType  # 1
 """A run was queued."""
 TICK_OUTCOME_SKIPPED: TickOutcome.ValueType  # 2
-"""There was no run, for the reason in the tick."""
+"""No run was started; the tick has the reason."""
 TICK_OUTCOME_MISSED: TickOutcome.ValueType  # 3
 """The server was not running at that time; a later tick was due when it started again."""
 Global___TickOutcome: _TypeAlias = TickOutcome  # noqa: Y015
 
 @_typing.final
 class Schedule(_message.Message):
-    """Runs of an agent that start at a time."""
+    """Starts runs of an agent at one time or at recurring times."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -158,7 +158,7 @@ class Schedule(_message.Message):
     last_run_id: _builtins.str
     """The last run that it has started."""
     principal: _builtins.str
-    """Id of the key whose scopes its runs act with."""
+    """Id of the key whose scopes its runs use."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """The messages of each run."""
@@ -265,7 +265,7 @@ class CreateScheduleRequest(_message.Message):
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """The one time to run at, in the future."""
+        """The time of the only run, in the future."""
 
     @_builtins.property
     def response_format(self) -> _response_format_pb2.ResponseFormat:
@@ -321,7 +321,7 @@ Global___CreateScheduleResponse: _TypeAlias = CreateScheduleResponse  # noqa: Y0
 
 @_typing.final
 class GetScheduleRequest(_message.Message):
-    """Asks for a schedule."""
+    """Requests a schedule."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -367,7 +367,7 @@ Global___GetScheduleResponse: _TypeAlias = GetScheduleResponse  # noqa: Y015
 
 @_typing.final
 class ListSchedulesRequest(_message.Message):
-    """Asks for schedules."""
+    """Requests schedules."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -380,7 +380,7 @@ class ListSchedulesRequest(_message.Message):
     name: _builtins.str
     """Only the schedule with this name."""
     page_size: _builtins.int
-    """Schedules to return: 0 means 50, at most 100: each contains its messages."""
+    """Schedules to return: 0 means 50, at most 100, since each contains its messages."""
     page_token: _builtins.str
     """The next_page_token of the previous page."""
     def __init__(
@@ -463,8 +463,8 @@ class UpdateScheduleRequest(_message.Message):
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
-        """The new one time; the schedule has no cron expression then. A FINISHED schedule that gets new
-        times is ACTIVE again.
+        """The new time of a single run; the schedule has no cron expression then. A FINISHED schedule
+        that gets new times is ACTIVE again.
         """
 
     @_builtins.property
@@ -673,7 +673,7 @@ Global___DeleteScheduleResponse: _TypeAlias = DeleteScheduleResponse  # noqa: Y0
 
 @_typing.final
 class ListScheduleTicksRequest(_message.Message):
-    """Asks for past ticks."""
+    """Requests past ticks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -720,11 +720,11 @@ class ScheduleTick(_message.Message):
     """Why there is none: PREVIOUS_RUN_OPEN, APPROVAL_PENDING."""
     @_builtins.property
     def tick_time(self) -> _timestamp_pb2.Timestamp:
-        """The time that the schedule says."""
+        """The time by the schedule."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When the server acted on it."""
+        """When the server processed the tick."""
 
     def __init__(
         self,

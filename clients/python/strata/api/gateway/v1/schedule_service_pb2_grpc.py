@@ -28,9 +28,9 @@ if _version_not_supported:
 class ScheduleServiceStub:
     """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
-    with the scopes of the key that created the schedule or last changed it, even if that key was
-    revoked. All times are compared with the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they use
+    the scopes of the key that created the schedule or last changed it, even if that key was revoked.
+    All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -89,9 +89,9 @@ class ScheduleServiceStub:
 class ScheduleServiceServicer:
     """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
-    with the scopes of the key that created the schedule or last changed it, even if that key was
-    revoked. All times are compared with the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they use
+    the scopes of the key that created the schedule or last changed it, even if that key was revoked.
+    All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -123,16 +123,16 @@ class ScheduleServiceServicer:
 
     def UpdateSchedule(self, request, context):
         """Changes the fields that are set. The next tick is computed again from now on if the times
-        change. The runs act with the scopes of the caller from then on. NOT_FOUND
-        (SCHEDULE_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN).
+        change. The runs use the scopes of the caller from then on. NOT_FOUND (SCHEDULE_NOT_FOUND),
+        ALREADY_EXISTS (NAME_TAKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseSchedule(self, request, context):
-        """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
-        meantime are not recorded and not made up for. Pausing a schedule that is not active changes
+        """Pauses a schedule: it starts no runs until it is resumed; an active run continues. Ticks in the
+        meantime are neither recorded nor run later. Pausing a schedule that is not active changes
         nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -140,8 +140,8 @@ class ScheduleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSchedule(self, request, context):
-        """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that
-        has passed meanwhile runs at once. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
+        """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that has
+        passed meanwhile runs immediately. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -219,9 +219,9 @@ def add_ScheduleServiceServicer_to_server(servicer, server):
 class ScheduleService:
     """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
-    with the scopes of the key that created the schedule or last changed it, even if that key was
-    revoked. All times are compared with the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they use
+    the scopes of the key that created the schedule or last changed it, even if that key was revoked.
+    All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

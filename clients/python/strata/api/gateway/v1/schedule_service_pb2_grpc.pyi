@@ -14,9 +14,9 @@ GRPC_VERSION: str
 class ScheduleServiceStub:
     """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
-    with the scopes of the key that created the schedule or last changed it, even if that key was
-    revoked. All times are compared with the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they use
+    the scopes of the key that created the schedule or last changed it, even if that key was revoked.
+    All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -35,17 +35,17 @@ class ScheduleServiceStub:
     """Lists schedules, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.UpdateScheduleRequest, _schedule_service_pb2.UpdateScheduleResponse]
     """Changes the fields that are set. The next tick is computed again from now on if the times
-    change. The runs act with the scopes of the caller from then on. NOT_FOUND
-    (SCHEDULE_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN).
+    change. The runs use the scopes of the caller from then on. NOT_FOUND (SCHEDULE_NOT_FOUND),
+    ALREADY_EXISTS (NAME_TAKEN).
     """
     PauseSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.PauseScheduleRequest, _schedule_service_pb2.PauseScheduleResponse]
-    """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
-    meantime are not recorded and not made up for. Pausing a schedule that is not active changes
+    """Pauses a schedule: it starts no runs until it is resumed; an active run continues. Ticks in the
+    meantime are neither recorded nor run later. Pausing a schedule that is not active changes
     nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
     """
     ResumeSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.ResumeScheduleRequest, _schedule_service_pb2.ResumeScheduleResponse]
-    """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that
-    has passed meanwhile runs at once. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
+    """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that has
+    passed meanwhile runs immediately. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
     CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
     """
     DeleteSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.DeleteScheduleRequest, _schedule_service_pb2.DeleteScheduleResponse]
@@ -61,9 +61,9 @@ class ScheduleServiceStub:
 class ScheduleServiceServicer:
     """Schedules: runs that start at a set time, once or repeatedly.
 
-    A schedule belongs to the project. The runs that it starts are ordinary background runs; they act
-    with the scopes of the key that created the schedule or last changed it, even if that key was
-    revoked. All times are compared with the clock of the database.
+    A schedule belongs to the project. The runs that it starts are ordinary background runs; they use
+    the scopes of the key that created the schedule or last changed it, even if that key was revoked.
+    All times are compared with the clock of the database.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -100,8 +100,8 @@ class ScheduleServiceServicer:
         context: _aio.ServicerContext[_schedule_service_pb2.UpdateScheduleRequest, _abc.Awaitable[_schedule_service_pb2.UpdateScheduleResponse]],
     ) -> _abc.Awaitable[_schedule_service_pb2.UpdateScheduleResponse]:
         """Changes the fields that are set. The next tick is computed again from now on if the times
-        change. The runs act with the scopes of the caller from then on. NOT_FOUND
-        (SCHEDULE_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN).
+        change. The runs use the scopes of the caller from then on. NOT_FOUND (SCHEDULE_NOT_FOUND),
+        ALREADY_EXISTS (NAME_TAKEN).
         """
 
     def PauseSchedule(
@@ -109,8 +109,8 @@ class ScheduleServiceServicer:
         request: _schedule_service_pb2.PauseScheduleRequest,
         context: _aio.ServicerContext[_schedule_service_pb2.PauseScheduleRequest, _abc.Awaitable[_schedule_service_pb2.PauseScheduleResponse]],
     ) -> _abc.Awaitable[_schedule_service_pb2.PauseScheduleResponse]:
-        """Starts no more runs until the schedule is resumed; an active run continues. Ticks in the
-        meantime are not recorded and not made up for. Pausing a schedule that is not active changes
+        """Pauses a schedule: it starts no runs until it is resumed; an active run continues. Ticks in the
+        meantime are neither recorded nor run later. Pausing a schedule that is not active changes
         nothing and succeeds. NOT_FOUND (SCHEDULE_NOT_FOUND).
         """
 
@@ -119,8 +119,8 @@ class ScheduleServiceServicer:
         request: _schedule_service_pb2.ResumeScheduleRequest,
         context: _aio.ServicerContext[_schedule_service_pb2.ResumeScheduleRequest, _abc.Awaitable[_schedule_service_pb2.ResumeScheduleResponse]],
     ) -> _abc.Awaitable[_schedule_service_pb2.ResumeScheduleResponse]:
-        """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that
-        has passed meanwhile runs at once. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
+        """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that has
+        passed meanwhile runs immediately. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
         """
 

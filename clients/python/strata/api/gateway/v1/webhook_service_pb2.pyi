@@ -33,7 +33,7 @@ class _DeliveryStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliver
     DELIVERY_STATE_DELIVERED: _DeliveryState.ValueType  # 2
     """The receiver has answered with 2xx."""
     DELIVERY_STATE_FAILED: _DeliveryState.ValueType  # 3
-    """It was given up: after the last attempt, or because too many newer ones are pending."""
+    """It is no longer attempted: the last attempt failed, or too many newer deliveries are pending."""
 
 class DeliveryState(_DeliveryState, metaclass=_DeliveryStateEnumTypeWrapper):
     """The state of a delivery."""
@@ -45,7 +45,7 @@ DELIVERY_STATE_PENDING: DeliveryState.ValueType  # 1
 DELIVERY_STATE_DELIVERED: DeliveryState.ValueType  # 2
 """The receiver has answered with 2xx."""
 DELIVERY_STATE_FAILED: DeliveryState.ValueType  # 3
-"""It was given up: after the last attempt, or because too many newer ones are pending."""
+"""It is no longer attempted: the last attempt failed, or too many newer deliveries are pending."""
 Global___DeliveryState: _TypeAlias = DeliveryState  # noqa: Y015
 
 @_typing.final
@@ -64,7 +64,7 @@ class Webhook(_message.Message):
     id: _builtins.str
     """Id, "webhook-" and a time-sortable UUID."""
     url: _builtins.str
-    """Where the requests go."""
+    """The URL to which requests are sent."""
     agent_id: _builtins.str
     """Only runs of this agent; empty means all agents."""
     run_id: _builtins.str
@@ -73,7 +73,7 @@ class Webhook(_message.Message):
     """False after the receiver has answered 410: nothing is queued for it."""
     @_builtins.property
     def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Which ends: run.completed, run.failed, run.cancelled; empty means all."""
+        """Kinds of events: run.completed, run.failed, run.cancelled; empty means all."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -117,12 +117,12 @@ class CreateWebhookRequest(_message.Message):
     agent_id: _builtins.str
     """Only runs of this agent; empty means all agents."""
     run_id: _builtins.str
-    """Only this run. If it is over already, its end is delivered at once."""
+    """Only this run. If it has already ended, its end is delivered immediately."""
     secret: _builtins.str
     """"whsec_" and the Base64 of 24 to 64 bytes; empty lets the server make one."""
     @_builtins.property
     def events(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Which ends: run.completed, run.failed, run.cancelled; empty means all."""
+        """Kinds of events: run.completed, run.failed, run.cancelled; empty means all."""
 
     def __init__(
         self,
@@ -151,8 +151,8 @@ class CreateWebhookResponse(_message.Message):
     WEBHOOK_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
     secret: _builtins.str
-    """The secret that requests are signed with. It is shown only here; a repeated request_id does not
-    return it again.
+    """The secret with which requests are signed. Only this response contains it; a repeated
+    request_id does not return it again.
     """
     @_builtins.property
     def webhook(self) -> Global___Webhook:
@@ -174,7 +174,7 @@ Global___CreateWebhookResponse: _TypeAlias = CreateWebhookResponse  # noqa: Y015
 
 @_typing.final
 class ListWebhooksRequest(_message.Message):
-    """Asks for webhooks."""
+    """Requests webhooks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -267,7 +267,7 @@ Global___DeleteWebhookResponse: _TypeAlias = DeleteWebhookResponse  # noqa: Y015
 
 @_typing.final
 class WebhookDelivery(_message.Message):
-    """One end of a run for one webhook."""
+    """The notification of one webhook about the end of one run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -293,7 +293,7 @@ class WebhookDelivery(_message.Message):
     state: Global___DeliveryState.ValueType
     """Its state."""
     attempts: _builtins.int
-    """Attempts made."""
+    """Number of attempts."""
     last_status: _builtins.int
     """HTTP status of the last answer; 0 for none."""
     last_error: _builtins.str
@@ -335,7 +335,7 @@ Global___WebhookDelivery: _TypeAlias = WebhookDelivery  # noqa: Y015
 
 @_typing.final
 class ListWebhookDeliveriesRequest(_message.Message):
-    """Asks for deliveries."""
+    """Requests deliveries."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

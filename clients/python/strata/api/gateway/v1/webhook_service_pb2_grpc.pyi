@@ -16,10 +16,10 @@ class WebhookServiceStub:
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
-    each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256
-    with the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data".
-    Every response other than 2xx is a failure, including redirects; a failed delivery is repeated
-    with growing pauses for about 16 hours. 410 disables the webhook.
+    each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256 with
+    the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data". Every
+    response other than 2xx is a failure, including redirects; a failed delivery is repeated with
+    increasing pauses for about 16 hours. The status 410 disables the webhook.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -50,10 +50,10 @@ class WebhookServiceServicer:
 
     A delivery is queued in the transaction that ends the run, one for each webhook and run. It is
     sent with POST in the form of Standard Webhooks: headers webhook-id (the delivery, the same for
-    each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256
-    with the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data".
-    Every response other than 2xx is a failure, including redirects; a failed delivery is repeated
-    with growing pauses for about 16 hours. 410 disables the webhook.
+    each attempt), webhook-timestamp and webhook-signature ("v1," and the Base64 of HMAC-SHA256 with
+    the secret over "id.timestamp.body"), body JSON with "type", "timestamp" and "data". Every
+    response other than 2xx is a failure, including redirects; a failed delivery is repeated with
+    increasing pauses for about 16 hours. The status 410 disables the webhook.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

@@ -76,7 +76,7 @@ class MessageIndexServiceServicer:
     """
 
     def GetIndex(self, request, context):
-        """Returns the serving index, the messages that wait for it, and the newest rebuild.
+        """Returns the active index, the number of messages waiting for it, and the newest rebuild.
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -85,7 +85,7 @@ class MessageIndexServiceServicer:
 
     def StartReindex(self, request, context):
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
-        filled beside the old one, and serves after a check has shown that it finds the same messages.
+        filled beside the old one, and becomes active after a check that it finds the same messages.
         FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed
         here).
         """
@@ -94,18 +94,18 @@ class MessageIndexServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FinishReindex(self, request, context):
-        """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over;
-        MODEL_NOT_CONFIGURED: messages are not indexed here).
+        """Deletes the old collection of a rebuild whose new collection is active, before the grace period
+        ends. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not
+        active yet, or the rebuild has ended; MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RollBackReindex(self, request, context):
-        """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over; MODEL_NOT_CONFIGURED: messages
-        are not indexed here).
+        """Makes the old collection active again, or cancels a rebuild whose new collection is not active
+        yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended;
+        MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

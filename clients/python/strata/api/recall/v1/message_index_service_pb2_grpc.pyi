@@ -24,24 +24,24 @@ class MessageIndexServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetIndex: _aio.UnaryUnaryMultiCallable[_search_pb2.GetIndexRequest, _search_pb2.GetIndexResponse]
-    """Returns the serving index, the messages that wait for it, and the newest rebuild.
+    """Returns the active index, the number of messages waiting for it, and the newest rebuild.
     FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
     """
     StartReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.StartReindexRequest, _search_pb2.StartReindexResponse]
     """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
-    filled beside the old one, and serves after a check has shown that it finds the same messages.
+    filled beside the old one, and becomes active after a check that it finds the same messages.
     FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed
     here).
     """
     FinishReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.FinishReindexRequest, _search_pb2.FinishReindexResponse]
-    """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
-    (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over;
-    MODEL_NOT_CONFIGURED: messages are not indexed here).
+    """Deletes the old collection of a rebuild whose new collection is active, before the grace period
+    ends. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not
+    active yet, or the rebuild has ended; MODEL_NOT_CONFIGURED: messages are not indexed here).
     """
     RollBackReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.RollBackReindexRequest, _search_pb2.RollBackReindexResponse]
-    """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
-    (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over; MODEL_NOT_CONFIGURED: messages
-    are not indexed here).
+    """Makes the old collection active again, or cancels a rebuild whose new collection is not active
+    yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended;
+    MODEL_NOT_CONFIGURED: messages are not indexed here).
     """
 
 class MessageIndexServiceServicer:
@@ -60,7 +60,7 @@ class MessageIndexServiceServicer:
         request: _search_pb2.GetIndexRequest,
         context: _aio.ServicerContext[_search_pb2.GetIndexRequest, _abc.Awaitable[_search_pb2.GetIndexResponse]],
     ) -> _abc.Awaitable[_search_pb2.GetIndexResponse]:
-        """Returns the serving index, the messages that wait for it, and the newest rebuild.
+        """Returns the active index, the number of messages waiting for it, and the newest rebuild.
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
 
@@ -70,7 +70,7 @@ class MessageIndexServiceServicer:
         context: _aio.ServicerContext[_search_pb2.StartReindexRequest, _abc.Awaitable[_search_pb2.StartReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.StartReindexResponse]:
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
-        filled beside the old one, and serves after a check has shown that it finds the same messages.
+        filled beside the old one, and becomes active after a check that it finds the same messages.
         FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed
         here).
         """
@@ -80,9 +80,9 @@ class MessageIndexServiceServicer:
         request: _search_pb2.FinishReindexRequest,
         context: _aio.ServicerContext[_search_pb2.FinishReindexRequest, _abc.Awaitable[_search_pb2.FinishReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.FinishReindexResponse]:
-        """Drops the old collection of a rebuild that serves, before the grace period ends. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it does not serve yet, or is over;
-        MODEL_NOT_CONFIGURED: messages are not indexed here).
+        """Deletes the old collection of a rebuild whose new collection is active, before the grace period
+        ends. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the new collection is not
+        active yet, or the rebuild has ended; MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
 
     def RollBackReindex(
@@ -90,9 +90,9 @@ class MessageIndexServiceServicer:
         request: _search_pb2.RollBackReindexRequest,
         context: _aio.ServicerContext[_search_pb2.RollBackReindexRequest, _abc.Awaitable[_search_pb2.RollBackReindexResponse]],
     ) -> _abc.Awaitable[_search_pb2.RollBackReindexResponse]:
-        """Lets the old collection serve again, or cancels a rebuild that does not serve yet. NOT_FOUND
-        (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: it is over; MODEL_NOT_CONFIGURED: messages
-        are not indexed here).
+        """Makes the old collection active again, or cancels a rebuild whose new collection is not active
+        yet. NOT_FOUND (REINDEX_NOT_FOUND), FAILED_PRECONDITION (IN_USE: the rebuild has ended;
+        MODEL_NOT_CONFIGURED: messages are not indexed here).
         """
 
 def add_MessageIndexServiceServicer_to_server(servicer: MessageIndexServiceServicer, server: _aio.Server) -> None: ...

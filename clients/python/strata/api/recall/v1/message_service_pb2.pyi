@@ -62,7 +62,7 @@ class _SearchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchMode
     """Both, fused."""
 
 class SearchMode(_SearchMode, metaclass=_SearchModeEnumTypeWrapper):
-    """How a search looks for matches."""
+    """How a search finds matches."""
 
 SEARCH_MODE_UNSPECIFIED: SearchMode.ValueType  # 0
 """The best available mode: hybrid, or full text without an index."""
@@ -76,7 +76,7 @@ Global___SearchMode: _TypeAlias = SearchMode  # noqa: Y015
 
 @_typing.final
 class GetMessageRequest(_message.Message):
-    """Asks for one message."""
+    """Requests one message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -122,7 +122,7 @@ Global___GetMessageResponse: _TypeAlias = GetMessageResponse  # noqa: Y015
 
 @_typing.final
 class ListMessagesRequest(_message.Message):
-    """Asks for a page of messages."""
+    """Requests a page of messages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -142,8 +142,8 @@ class ListMessagesRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation to list, for a fork also the messages before it; or"""
     agent_id: _builtins.str
-    """the agent, for all its conversations by time, without the copies that forks
-    start with (but for pinned ones). One of the two is required.
+    """the agent, for all its conversations by time, without the copies at the beginning of forks
+    (except pinned ones). One of the two is required.
     """
     page_size: _builtins.int
     """Messages to return: 0 means 50, at most 500."""
@@ -238,7 +238,7 @@ Global___ListMessagesResponse: _TypeAlias = ListMessagesResponse  # noqa: Y015
 
 @_typing.final
 class SearchMessagesRequest(_message.Message):
-    """Asks for the messages that answer a query best."""
+    """Requests the messages that answer a query best."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -256,7 +256,7 @@ class SearchMessagesRequest(_message.Message):
     TIMEZONE_FIELD_NUMBER: _builtins.int
     REFERENCE_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """Whose messages to search. Required."""
+    """The agent whose messages are searched. Required."""
     conversation_id: _builtins.str
     """Only this conversation; empty means all of the agent."""
     query: _builtins.str
@@ -271,13 +271,12 @@ class SearchMessagesRequest(_message.Message):
     of `exclude_run_id`, heartbeats, and messages that call a tool which shows messages.
     """
     exclude_run_id: _builtins.str
-    """Leave out messages of this run (the turn that is asking)."""
+    """Leave out messages of this run (the turn that searches)."""
     explain: _builtins.bool
     """Return an explanation with each hit, and the hits that the conditions excluded."""
     timezone: _builtins.str
-    """Timezone of the person who asks, such as "Europe/Lisbon": words like
-    "yesterday" or "last March" in the query rank messages of that time higher.
-    Empty or unknown means UTC.
+    """Timezone of the user, such as "Europe/Lisbon": words like "yesterday" or "last March" in the
+    query rank messages of that time higher. Empty or unknown means UTC.
     """
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]:
@@ -344,7 +343,7 @@ class MessageHit(_message.Message):
 
     @_builtins.property
     def possibly_outdated(self) -> _search_pb2.PossiblyOutdated:
-        """Set if a newer hit, a message of the same user, seems to replace what it states."""
+        """Set if a newer hit, a message of the same user, seems to replace the statement of this one."""
 
     def __init__(
         self,
@@ -406,7 +405,7 @@ Global___SearchMessagesResponse: _TypeAlias = SearchMessagesResponse  # noqa: Y0
 
 @_typing.final
 class PinMessageRequest(_message.Message):
-    """Asks to pin a message."""
+    """Pins a message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -452,7 +451,7 @@ Global___PinMessageResponse: _TypeAlias = PinMessageResponse  # noqa: Y015
 
 @_typing.final
 class UnpinMessageRequest(_message.Message):
-    """Asks to unpin a message."""
+    """Unpins a message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,7 +497,7 @@ Global___UnpinMessageResponse: _TypeAlias = UnpinMessageResponse  # noqa: Y015
 
 @_typing.final
 class ExpandSummaryRequest(_message.Message):
-    """Asks for the messages that a summary replaces."""
+    """Requests the messages that a summary replaces."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -572,7 +571,7 @@ Global___ExpandSummaryResponse: _TypeAlias = ExpandSummaryResponse  # noqa: Y015
 
 @_typing.final
 class ExportMessagesRequest(_message.Message):
-    """Asks for all messages."""
+    """Requests all messages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -581,8 +580,8 @@ class ExportMessagesRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation, for a fork also the messages before it; or"""
     agent_id: _builtins.str
-    """the agent, for all its conversations by time, without the copies that forks
-    start with. One of the two is required.
+    """the agent, for all its conversations by time, without the copies at the beginning of forks. One
+    of the two is required.
     """
     def __init__(
         self,
@@ -624,7 +623,7 @@ Global___ExportMessagesResponse: _TypeAlias = ExportMessagesResponse  # noqa: Y0
 
 @_typing.final
 class GetImageRequest(_message.Message):
-    """Asks for an image."""
+    """Requests an image."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -672,14 +671,14 @@ Global___GetImageResponse: _TypeAlias = GetImageResponse  # noqa: Y015
 
 @_typing.final
 class Retention(_message.Message):
-    """For how long messages are kept."""
+    """The retention of a project: for how long it keeps messages."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DAYS_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     days: _builtins.int
-    """Days after which a message may be deleted; 0 means that all are kept for ever."""
+    """Days after which a message may be deleted; 0 means that no message is deleted."""
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When it was set; absent if it never was."""
@@ -700,7 +699,7 @@ Global___Retention: _TypeAlias = Retention  # noqa: Y015
 
 @_typing.final
 class GetRetentionRequest(_message.Message):
-    """Asks for how long messages are kept."""
+    """Requests the retention of the project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -717,7 +716,7 @@ Global___GetRetentionRequest: _TypeAlias = GetRetentionRequest  # noqa: Y015
 
 @_typing.final
 class GetRetentionResponse(_message.Message):
-    """For how long messages are kept."""
+    """The retention of the project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -741,13 +740,13 @@ Global___GetRetentionResponse: _TypeAlias = GetRetentionResponse  # noqa: Y015
 
 @_typing.final
 class SetRetentionRequest(_message.Message):
-    """Sets for how long messages are kept."""
+    """Sets the retention of the project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DAYS_FIELD_NUMBER: _builtins.int
     days: _builtins.int
-    """Days, at most 36500; 0 keeps all messages for ever. Required."""
+    """Days, at most 36500; 0 keeps all messages permanently. Required."""
     def __init__(
         self,
         *,
@@ -765,7 +764,7 @@ Global___SetRetentionRequest: _TypeAlias = SetRetentionRequest  # noqa: Y015
 
 @_typing.final
 class SetRetentionResponse(_message.Message):
-    """For how long messages are kept now."""
+    """The new retention of the project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MessageServiceStub:
-    """Recall memory: every message ever stored, readable and searchable.
+    """Recall memory: all stored messages, which can be listed and searched.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -92,7 +92,7 @@ class MessageServiceStub:
 
 
 class MessageServiceServicer:
-    """Recall memory: every message ever stored, readable and searchable.
+    """Recall memory: all stored messages, which can be listed and searched.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -118,18 +118,19 @@ class MessageServiceServicer:
     def SearchMessages(self, request, context):
         """Searches the messages of an agent, in all its conversations or in one, by meaning and by words,
         best first. Messages that are not indexed yet are found only by their words; without an index
-        all messages are, as search_mode shows. Messages that a fork has copied are returned from their
-        original conversation. If the server has a reranker, it orders the best messages, except in
-        full-text mode; if it fails or takes too long, the fused order is kept, as `reranking` shows.
+        this applies to all messages, see search_mode. Messages that a fork has copied are returned
+        from their original conversation. If the server has a reranker, it orders the best messages,
+        except in full-text mode; if it fails or takes too long, the fused order is kept, see
+        `reranking`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PinMessage(self, request, context):
-        """Keeps a message in the window through every compaction, and a tool call together with its
-        return. A message that has left the window is added again after the summary. System messages,
-        summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
+        """Pins a message, so that compactions keep it in the window; a tool call is pinned together with
+        its return. A message that has left the window is added again after the summary. System
+        messages, summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
         (MESSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -145,43 +146,43 @@ class MessageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExpandSummary(self, request, context):
-        """Returns the messages that a summary replaces, oldest first: the newest
-        summary in the window of a conversation, or any by its id. Empty if there is
-        no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
+        """Returns the messages that a summary replaces, oldest first. The summary is given by its id, or
+        is the newest one in the window of a conversation; the response is empty if the window has
+        none. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportMessages(self, request, context):
-        """Streams all messages of a conversation by sequence, or of an agent by time, in responses of
-        some hundred. Messages that are stored meanwhile may be among them. Images are referred to by
-        id; GetImage returns each.
+        """Streams all messages of a conversation by sequence, or of an agent by time, several hundred per
+        response. Messages that are stored meanwhile may be included. Images are given as ids; GetImage
+        returns their bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetImage(self, request, context):
-        """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
-        no message of the project has it, or not any more.
+        """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND): no message of
+        the project has it, or no longer has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRetention(self, request, context):
-        """Returns for how long the project keeps messages.
+        """Returns the retention of the project: for how many days it keeps messages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetRetention(self, request, context):
-        """Sets for how long the project keeps messages. Older ones are permanently deleted in the
-        background, also from the index. Messages in a window, pinned messages, and the first and the
-        last message that a summary replaces are not deleted while this is so. A call is deleted
-        together with its return.
+        """Sets for how many days the project keeps messages. Older ones are permanently deleted in the
+        background, also from the index. Not deleted are messages that are in a window or pinned, and
+        the first and the last message that an existing summary replaces. A call is deleted together
+        with its return.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -249,7 +250,7 @@ def add_MessageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MessageService:
-    """Recall memory: every message ever stored, readable and searchable.
+    """Recall memory: all stored messages, which can be listed and searched.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),

@@ -12,7 +12,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MessageServiceStub:
-    """Recall memory: every message ever stored, readable and searchable.
+    """Recall memory: all stored messages, which can be listed and searched.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -30,14 +30,15 @@ class MessageServiceStub:
     SearchMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SearchMessagesRequest, _message_service_pb2.SearchMessagesResponse]
     """Searches the messages of an agent, in all its conversations or in one, by meaning and by words,
     best first. Messages that are not indexed yet are found only by their words; without an index
-    all messages are, as search_mode shows. Messages that a fork has copied are returned from their
-    original conversation. If the server has a reranker, it orders the best messages, except in
-    full-text mode; if it fails or takes too long, the fused order is kept, as `reranking` shows.
+    this applies to all messages, see search_mode. Messages that a fork has copied are returned
+    from their original conversation. If the server has a reranker, it orders the best messages,
+    except in full-text mode; if it fails or takes too long, the fused order is kept, see
+    `reranking`.
     """
     PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
-    """Keeps a message in the window through every compaction, and a tool call together with its
-    return. A message that has left the window is added again after the summary. System messages,
-    summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
+    """Pins a message, so that compactions keep it in the window; a tool call is pinned together with
+    its return. A message that has left the window is added again after the summary. System
+    messages, summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
     (MESSAGE_NOT_FOUND).
     """
     UnpinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.UnpinMessageRequest, _message_service_pb2.UnpinMessageResponse]
@@ -45,30 +46,30 @@ class MessageServiceStub:
     (MESSAGE_NOT_FOUND).
     """
     ExpandSummary: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ExpandSummaryRequest, _message_service_pb2.ExpandSummaryResponse]
-    """Returns the messages that a summary replaces, oldest first: the newest
-    summary in the window of a conversation, or any by its id. Empty if there is
-    no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
+    """Returns the messages that a summary replaces, oldest first. The summary is given by its id, or
+    is the newest one in the window of a conversation; the response is empty if the window has
+    none. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
     """
     ExportMessages: _aio.UnaryStreamMultiCallable[_message_service_pb2.ExportMessagesRequest, _message_service_pb2.ExportMessagesResponse]
-    """Streams all messages of a conversation by sequence, or of an agent by time, in responses of
-    some hundred. Messages that are stored meanwhile may be among them. Images are referred to by
-    id; GetImage returns each.
+    """Streams all messages of a conversation by sequence, or of an agent by time, several hundred per
+    response. Messages that are stored meanwhile may be included. Images are given as ids; GetImage
+    returns their bytes.
     """
     GetImage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetImageRequest, _message_service_pb2.GetImageResponse]
-    """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
-    no message of the project has it, or not any more.
+    """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND): no message of
+    the project has it, or no longer has it.
     """
     GetRetention: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetRetentionRequest, _message_service_pb2.GetRetentionResponse]
-    """Returns for how long the project keeps messages."""
+    """Returns the retention of the project: for how many days it keeps messages."""
     SetRetention: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SetRetentionRequest, _message_service_pb2.SetRetentionResponse]
-    """Sets for how long the project keeps messages. Older ones are permanently deleted in the
-    background, also from the index. Messages in a window, pinned messages, and the first and the
-    last message that a summary replaces are not deleted while this is so. A call is deleted
-    together with its return.
+    """Sets for how many days the project keeps messages. Older ones are permanently deleted in the
+    background, also from the index. Not deleted are messages that are in a window or pinned, and
+    the first and the last message that an existing summary replaces. A call is deleted together
+    with its return.
     """
 
 class MessageServiceServicer:
-    """Recall memory: every message ever stored, readable and searchable.
+    """Recall memory: all stored messages, which can be listed and searched.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -99,9 +100,10 @@ class MessageServiceServicer:
     ) -> _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]:
         """Searches the messages of an agent, in all its conversations or in one, by meaning and by words,
         best first. Messages that are not indexed yet are found only by their words; without an index
-        all messages are, as search_mode shows. Messages that a fork has copied are returned from their
-        original conversation. If the server has a reranker, it orders the best messages, except in
-        full-text mode; if it fails or takes too long, the fused order is kept, as `reranking` shows.
+        this applies to all messages, see search_mode. Messages that a fork has copied are returned
+        from their original conversation. If the server has a reranker, it orders the best messages,
+        except in full-text mode; if it fails or takes too long, the fused order is kept, see
+        `reranking`.
         """
 
     def PinMessage(
@@ -109,9 +111,9 @@ class MessageServiceServicer:
         request: _message_service_pb2.PinMessageRequest,
         context: _aio.ServicerContext[_message_service_pb2.PinMessageRequest, _abc.Awaitable[_message_service_pb2.PinMessageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.PinMessageResponse]:
-        """Keeps a message in the window through every compaction, and a tool call together with its
-        return. A message that has left the window is added again after the summary. System messages,
-        summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
+        """Pins a message, so that compactions keep it in the window; a tool call is pinned together with
+        its return. A message that has left the window is added again after the summary. System
+        messages, summaries and messages of approvals cannot be pinned: INVALID_ARGUMENT. NOT_FOUND
         (MESSAGE_NOT_FOUND).
         """
 
@@ -129,9 +131,9 @@ class MessageServiceServicer:
         request: _message_service_pb2.ExpandSummaryRequest,
         context: _aio.ServicerContext[_message_service_pb2.ExpandSummaryRequest, _abc.Awaitable[_message_service_pb2.ExpandSummaryResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.ExpandSummaryResponse]:
-        """Returns the messages that a summary replaces, oldest first: the newest
-        summary in the window of a conversation, or any by its id. Empty if there is
-        no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
+        """Returns the messages that a summary replaces, oldest first. The summary is given by its id, or
+        is the newest one in the window of a conversation; the response is empty if the window has
+        none. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
         """
 
     def ExportMessages(
@@ -139,9 +141,9 @@ class MessageServiceServicer:
         request: _message_service_pb2.ExportMessagesRequest,
         context: _aio.ServicerContext[_message_service_pb2.ExportMessagesRequest, _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]],
     ) -> _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]:
-        """Streams all messages of a conversation by sequence, or of an agent by time, in responses of
-        some hundred. Messages that are stored meanwhile may be among them. Images are referred to by
-        id; GetImage returns each.
+        """Streams all messages of a conversation by sequence, or of an agent by time, several hundred per
+        response. Messages that are stored meanwhile may be included. Images are given as ids; GetImage
+        returns their bytes.
         """
 
     def GetImage(
@@ -149,8 +151,8 @@ class MessageServiceServicer:
         request: _message_service_pb2.GetImageRequest,
         context: _aio.ServicerContext[_message_service_pb2.GetImageRequest, _abc.Awaitable[_message_service_pb2.GetImageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.GetImageResponse]:
-        """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
-        no message of the project has it, or not any more.
+        """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND): no message of
+        the project has it, or no longer has it.
         """
 
     def GetRetention(
@@ -158,17 +160,17 @@ class MessageServiceServicer:
         request: _message_service_pb2.GetRetentionRequest,
         context: _aio.ServicerContext[_message_service_pb2.GetRetentionRequest, _abc.Awaitable[_message_service_pb2.GetRetentionResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.GetRetentionResponse]:
-        """Returns for how long the project keeps messages."""
+        """Returns the retention of the project: for how many days it keeps messages."""
 
     def SetRetention(
         self,
         request: _message_service_pb2.SetRetentionRequest,
         context: _aio.ServicerContext[_message_service_pb2.SetRetentionRequest, _abc.Awaitable[_message_service_pb2.SetRetentionResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.SetRetentionResponse]:
-        """Sets for how long the project keeps messages. Older ones are permanently deleted in the
-        background, also from the index. Messages in a window, pinned messages, and the first and the
-        last message that a summary replaces are not deleted while this is so. A call is deleted
-        together with its return.
+        """Sets for how many days the project keeps messages. Older ones are permanently deleted in the
+        background, also from the index. Not deleted are messages that are in a window or pinned, and
+        the first and the last message that an existing summary replaces. A call is deleted together
+        with its return.
         """
 
 def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _aio.Server) -> None: ...

@@ -39,11 +39,11 @@ class Window(_message.Message):
     revision: _builtins.int
     """Increases by one with every change."""
     message_count: _builtins.int
-    """All messages ever stored in the conversation, in the window or not; for a fork including those
-    before it.
+    """Number of all messages stored in the conversation, in the window or not; for a fork including
+    those before it.
     """
     metadata_stale: _builtins.bool
-    """True if counts in the system message's metadata are known to be old."""
+    """True if counts in the system message's metadata are out of date."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """The messages in the window, in order; the first is the system message."""
@@ -128,7 +128,7 @@ Global___OpenWindowResponse: _TypeAlias = OpenWindowResponse  # noqa: Y015
 
 @_typing.final
 class GetWindowRequest(_message.Message):
-    """Asks for a window."""
+    """Requests a window."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,7 +199,7 @@ class BeginTurnRequest(_message.Message):
     """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """What to store, with ids; may be empty."""
+        """The messages to store, with ids; may be empty."""
 
     @_builtins.property
     def held(self) -> Global___HeldWindow:
@@ -234,9 +234,9 @@ class HeldWindow(_message.Message):
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     LAST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """The revision that the messages were read at."""
+    """The revision at which the messages were read."""
     message_count: _builtins.int
-    """How many messages, from the system message on."""
+    """Number of messages, including the system message."""
     last_message_id: _builtins.str
     """The last of them."""
     def __init__(
@@ -266,10 +266,10 @@ class BeginTurnResponse(_message.Message):
     COMMITTED_MESSAGES_FIELD_NUMBER: _builtins.int
     UNCHANGED_COUNT_FIELD_NUMBER: _builtins.int
     committed_steps: _builtins.int
-    """Steps of this run that are committed already; 0 on a first attempt."""
+    """Number of steps of this run that are already committed; 0 on a first attempt."""
     unchanged_count: _builtins.int
-    """How many messages after the system message are left out of the window, because
-    the caller holds them unchanged. 0 if the held part has changed, or nothing is held.
+    """Number of messages after the system message that are omitted from the window, because the
+    caller holds them unchanged. 0 if the held part has changed, or nothing is held.
     """
     @_builtins.property
     def window(self) -> Global___Window:
@@ -331,11 +331,11 @@ class CommitStepRequest(_message.Message):
     system_text: _builtins.str
     """Set if the system message was rebuilt for this step: its new text."""
     metadata_stale: _builtins.bool
-    """Marks the counts in the system message as old (or not, when it was rebuilt)."""
+    """Marks the counts in the system message as out of date (true) or current (false)."""
     evict_count: _builtins.int
-    """How many of the oldest messages after the system message leave the window
-    with this step, because they no longer fit into a request. They stay in
-    the log and are found by search. Calls and returns must leave together.
+    """Number of the oldest messages after the system message that this step removes from the window,
+    because they no longer fit into a request. They stay in the log and are found by searches. A
+    call and its returns must be removed together.
     """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
@@ -423,7 +423,7 @@ class CompactWindowRequest(_message.Message):
     attempt: _builtins.int
     """Number of the dispatch."""
     expected_revision: _builtins.int
-    """Revision that the compaction was planned on."""
+    """The revision of the window from which the compaction was planned."""
     @_builtins.property
     def summary(self) -> _message_pb2.Message:
         """The summary message to store."""
@@ -488,8 +488,8 @@ class EvictMessagesRequest(_message.Message):
     agent_id: _builtins.str
     """The agent that the conversation must belong to."""
     until_sequence: _builtins.int
-    """Messages up to this sequence leave, except for the system message, summaries, and pinned
-    messages with the rest of their steps. A step leaves only as a whole.
+    """Messages up to this sequence are removed, except for the system message, summaries, and pinned
+    messages with the rest of their steps. A step is removed only completely.
     """
     def __init__(
         self,

@@ -29,8 +29,8 @@ class WindowServiceStub:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, returns the first result if repeated, and is fenced by the
-    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction and returns the first result if it is repeated. Writes are fenced
+    by the attempt number of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def __init__(self, channel):
@@ -85,14 +85,14 @@ class WindowServiceServicer:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, returns the first result if repeated, and is fenced by the
-    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction and returns the first result if it is repeated. Writes are fenced
+    by the attempt number of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def OpenWindow(self, request, context):
-        """Creates the window of a conversation with its first messages. Repeating it
-        for a conversation that has a window returns that window unchanged.
-        NOT_FOUND (AGENT_NOT_FOUND): the agent was deleted a moment ago.
+        """Creates the window of a conversation with its first messages. Repeating it for a conversation
+        that has a window returns that window unchanged. NOT_FOUND (AGENT_NOT_FOUND): the agent was
+        just deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,18 +106,17 @@ class WindowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BeginTurn(self, request, context):
-        """Stores the inputs of a run, takes the fence for its attempt and returns the
-        window. Inputs are stored once per run, regardless of the attempt.
-        NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
+        """Stores the inputs of a run, fences off older attempts and returns the window. Inputs are stored
+        once per run, regardless of the attempt. NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitStep(self, request, context):
-        """Stores all messages of one step and puts them into the window. Repeating a
-        committed step returns what was stored. NOT_FOUND (WINDOW_NOT_FOUND),
-        ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a call without its return).
+        """Stores all messages of one step and adds them to the window. Repeating a committed step returns
+        the stored messages. NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a
+        call without its return).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,11 +140,11 @@ class WindowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkWindow(self, request, context):
-        """Opens a new conversation of the same agent with the window as it was at a
-        message: copies of the messages in the window, including pins and the summary. The rest of the
-        log is not copied; ListMessages shows it in front of the copies. A message between a call and
-        its return counts as the return. Repeating it for a conversation that has a window returns that
-        window unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+        """Opens a new conversation of the same agent with the window as it was at a message: copies of
+        the messages in the window, including pins and the summary. The rest of the log is not copied;
+        ListMessages lists it before the copies. A message between a call and its return counts as the
+        return. Repeating it for a conversation that has a window returns that window unchanged.
+        NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,8 +212,8 @@ class WindowService:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, returns the first result if repeated, and is fenced by the
-    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction and returns the first result if it is repeated. Writes are fenced
+    by the attempt number of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     @staticmethod

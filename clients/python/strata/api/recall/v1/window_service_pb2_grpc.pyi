@@ -15,27 +15,26 @@ class WindowServiceStub:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, returns the first result if repeated, and is fenced by the
-    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction and returns the first result if it is repeated. Writes are fenced
+    by the attempt number of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.OpenWindowRequest, _window_service_pb2.OpenWindowResponse]
-    """Creates the window of a conversation with its first messages. Repeating it
-    for a conversation that has a window returns that window unchanged.
-    NOT_FOUND (AGENT_NOT_FOUND): the agent was deleted a moment ago.
+    """Creates the window of a conversation with its first messages. Repeating it for a conversation
+    that has a window returns that window unchanged. NOT_FOUND (AGENT_NOT_FOUND): the agent was
+    just deleted.
     """
     GetWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.GetWindowRequest, _window_service_pb2.GetWindowResponse]
     """Returns the window. NOT_FOUND (WINDOW_NOT_FOUND)."""
     BeginTurn: _aio.UnaryUnaryMultiCallable[_window_service_pb2.BeginTurnRequest, _window_service_pb2.BeginTurnResponse]
-    """Stores the inputs of a run, takes the fence for its attempt and returns the
-    window. Inputs are stored once per run, regardless of the attempt.
-    NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
+    """Stores the inputs of a run, fences off older attempts and returns the window. Inputs are stored
+    once per run, regardless of the attempt. NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
     """
     CommitStep: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CommitStepRequest, _window_service_pb2.CommitStepResponse]
-    """Stores all messages of one step and puts them into the window. Repeating a
-    committed step returns what was stored. NOT_FOUND (WINDOW_NOT_FOUND),
-    ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a call without its return).
+    """Stores all messages of one step and adds them to the window. Repeating a committed step returns
+    the stored messages. NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a
+    call without its return).
     """
     CompactWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CompactWindowRequest, _window_service_pb2.CompactWindowResponse]
     """Stores a summary and replaces the window by the compacted one.
@@ -47,11 +46,11 @@ class WindowServiceStub:
     (WINDOW_NOT_FOUND).
     """
     ForkWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.ForkWindowRequest, _window_service_pb2.ForkWindowResponse]
-    """Opens a new conversation of the same agent with the window as it was at a
-    message: copies of the messages in the window, including pins and the summary. The rest of the
-    log is not copied; ListMessages shows it in front of the copies. A message between a call and
-    its return counts as the return. Repeating it for a conversation that has a window returns that
-    window unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+    """Opens a new conversation of the same agent with the window as it was at a message: copies of
+    the messages in the window, including pins and the summary. The rest of the log is not copied;
+    ListMessages lists it before the copies. A message between a call and its return counts as the
+    return. Repeating it for a conversation that has a window returns that window unchanged.
+    NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
     """
     DeleteAgentMessages: _aio.UnaryUnaryMultiCallable[_window_service_pb2.DeleteAgentMessagesRequest, _window_service_pb2.DeleteAgentMessagesResponse]
     """Deletes all windows and messages of an agent. Succeeds if there are none."""
@@ -60,8 +59,8 @@ class WindowServiceServicer:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
-    Every write is one transaction, returns the first result if repeated, and is fenced by the
-    attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
+    Every write is one transaction and returns the first result if it is repeated. Writes are fenced
+    by the attempt number of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
     def OpenWindow(
@@ -69,9 +68,9 @@ class WindowServiceServicer:
         request: _window_service_pb2.OpenWindowRequest,
         context: _aio.ServicerContext[_window_service_pb2.OpenWindowRequest, _abc.Awaitable[_window_service_pb2.OpenWindowResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.OpenWindowResponse]:
-        """Creates the window of a conversation with its first messages. Repeating it
-        for a conversation that has a window returns that window unchanged.
-        NOT_FOUND (AGENT_NOT_FOUND): the agent was deleted a moment ago.
+        """Creates the window of a conversation with its first messages. Repeating it for a conversation
+        that has a window returns that window unchanged. NOT_FOUND (AGENT_NOT_FOUND): the agent was
+        just deleted.
         """
 
     def GetWindow(
@@ -86,9 +85,8 @@ class WindowServiceServicer:
         request: _window_service_pb2.BeginTurnRequest,
         context: _aio.ServicerContext[_window_service_pb2.BeginTurnRequest, _abc.Awaitable[_window_service_pb2.BeginTurnResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.BeginTurnResponse]:
-        """Stores the inputs of a run, takes the fence for its attempt and returns the
-        window. Inputs are stored once per run, regardless of the attempt.
-        NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
+        """Stores the inputs of a run, fences off older attempts and returns the window. Inputs are stored
+        once per run, regardless of the attempt. NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
         """
 
     def CommitStep(
@@ -96,9 +94,9 @@ class WindowServiceServicer:
         request: _window_service_pb2.CommitStepRequest,
         context: _aio.ServicerContext[_window_service_pb2.CommitStepRequest, _abc.Awaitable[_window_service_pb2.CommitStepResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.CommitStepResponse]:
-        """Stores all messages of one step and puts them into the window. Repeating a
-        committed step returns what was stored. NOT_FOUND (WINDOW_NOT_FOUND),
-        ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a call without its return).
+        """Stores all messages of one step and adds them to the window. Repeating a committed step returns
+        the stored messages. NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a
+        call without its return).
         """
 
     def CompactWindow(
@@ -125,11 +123,11 @@ class WindowServiceServicer:
         request: _window_service_pb2.ForkWindowRequest,
         context: _aio.ServicerContext[_window_service_pb2.ForkWindowRequest, _abc.Awaitable[_window_service_pb2.ForkWindowResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.ForkWindowResponse]:
-        """Opens a new conversation of the same agent with the window as it was at a
-        message: copies of the messages in the window, including pins and the summary. The rest of the
-        log is not copied; ListMessages shows it in front of the copies. A message between a call and
-        its return counts as the return. Repeating it for a conversation that has a window returns that
-        window unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+        """Opens a new conversation of the same agent with the window as it was at a message: copies of
+        the messages in the window, including pins and the summary. The rest of the log is not copied;
+        ListMessages lists it before the copies. A message between a call and its return counts as the
+        return. Repeating it for a conversation that has a window returns that window unchanged.
+        NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
         """
 
     def DeleteAgentMessages(

@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ResolveToolsRequest(_message.Message):
-    """Asks for tool definitions."""
+    """Requests tool definitions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -32,12 +32,12 @@ class ResolveToolsRequest(_message.Message):
     SKIP_MISSING_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     if_revision: _builtins.str
-    """The revision that the caller has; empty to get the definitions."""
+    """The revision that the caller holds; empty to get the definitions."""
     skip_missing: _builtins.bool
-    """True to leave out tools that do not exist (any more), instead of failing."""
+    """True to omit tools that do not exist or no longer exist, instead of failing."""
     run_id: _builtins.str
-    """The run that is offered the tools. Every attempt of a run is offered the same tools of MCP
-    servers as its first attempt. Empty returns the present tools.
+    """The run in which the tools are offered. Every attempt of a run gets the same tools of MCP
+    servers as its first attempt. Empty returns the current tools.
     """
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -63,7 +63,7 @@ Global___ResolveToolsRequest: _TypeAlias = ResolveToolsRequest  # noqa: Y015
 
 @_typing.final
 class ServerTools(_message.Message):
-    """The tools of a name such as "files__*"."""
+    """The tools selected by a name such as "files__*"."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -73,9 +73,9 @@ class ServerTools(_message.Message):
     name: _builtins.str
     """The name."""
     tools: _builtins.int
-    """Its tools, without those that are also named individually."""
+    """Number of its tools, without those that are also named individually."""
     problem: _builtins.str
-    """Why tools are missing; empty if none are."""
+    """Why tools are missing; empty if none are missing."""
     def __init__(
         self,
         *,
@@ -113,7 +113,7 @@ class ResolveToolsResponse(_message.Message):
 
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerTools]:
-        """One for each name of all tools of a server, also with not_changed."""
+        """One entry for each requested name of the form "server__*", also with not_changed."""
 
     def __init__(
         self,
@@ -218,27 +218,25 @@ class ExecuteToolsRequest(_message.Message):
     step_id: _builtins.str
     """Id of the step."""
     model: _builtins.str
-    """Handle of the model that asked for the calls."""
+    """Handle of the model that requested the calls."""
     timezone: _builtins.str
     """The agent's timezone, an IANA name; empty means UTC."""
     agent_type: _builtins.str
     """Type of the agent on the wire; empty means "letta_v1_agent"."""
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 leaves it to core memory."""
+    """Maximum number of open files; 0 means the default of core memory."""
     message_id: _builtins.str
     """The assistant message with the calls, which is stored with their returns after they have run.
     Memory written by a tool refers to it as its origin. May be empty.
     """
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown; 0 leaves it to core memory."""
+    """Maximum number of characters of a file that are shown; 0 means the default of core memory."""
     max_memory_bytes: _builtins.int
-    """UTF-8 bytes that memory blocks and open files may take together in the prompt
-    when a call opens files; 0 leaves it to core memory.
+    """Maximum UTF-8 bytes of memory blocks and open files together in the prompt when a call opens
+    files; 0 means the default of core memory.
     """
     max_search_bytes: _builtins.int
-    """UTF-8 bytes that the messages found by a search may take in its return; 0 for the
-    default.
-    """
+    """Maximum UTF-8 bytes of found messages in the return of a search; 0 means the default."""
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """The calls, in the order of the reply."""
@@ -249,7 +247,7 @@ class ExecuteToolsRequest(_message.Message):
 
     @_builtins.property
     def block_revisions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Revisions of the memory blocks that the model saw, by label."""
+        """Revisions of the memory blocks in the prompt of the model, by label."""
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
@@ -259,7 +257,7 @@ class ExecuteToolsRequest(_message.Message):
 
     @_builtins.property
     def older_lines(self) -> Global___OlderLines:
-        """Set in runs of a voice_sleeptime_agent: what store_memories can store."""
+        """Set in runs of a voice_sleeptime_agent: the lines that store_memories can store."""
 
     @_builtins.property
     def group(self) -> Global___CallingGroup:
@@ -333,7 +331,7 @@ Global___OlderLines: _TypeAlias = OlderLines  # noqa: Y015
 
 @_typing.final
 class CallingGroup(_message.Message):
-    """A group, for the tools that an agent has only within a run of it."""
+    """A group, for the tools that an agent has only in a run of the group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -387,7 +385,7 @@ Global___CallingGroupMember: _TypeAlias = CallingGroupMember  # noqa: Y015
 
 @_typing.final
 class ExecuteToolsResponse(_message.Message):
-    """What happened."""
+    """An event of the execution."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -439,7 +437,7 @@ class FinishedCall(_message.Message):
     """True if it opened or closed files, so that the memory section has changed."""
     @_builtins.property
     def tool_return(self) -> _message_pb2.ToolReturnPart:
-        """What the model is shown."""
+        """The return of the call."""
 
     @_builtins.property
     def memory_edits(self) -> _containers.RepeatedCompositeFieldContainer[_run_event_pb2.MemoryEdit]:
@@ -465,7 +463,7 @@ Global___FinishedCall: _TypeAlias = FinishedCall  # noqa: Y015
 
 @_typing.final
 class ExecuteToolsWithCallsRequest(_message.Message):
-    """Runs calls of which at least one is of run_code_with_tools."""
+    """Runs calls; at least one of them calls run_code_with_tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -497,7 +495,7 @@ Global___ExecuteToolsWithCallsRequest: _TypeAlias = ExecuteToolsWithCallsRequest
 
 @_typing.final
 class NestingRequest(_message.Message):
-    """Calls, and what the code among them can call."""
+    """Calls, and the tools that their code can call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -505,7 +503,7 @@ class NestingRequest(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def request(self) -> Global___ExecuteToolsRequest:
-        """The calls, and on whose behalf."""
+        """The calls, with their agent and run."""
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___NestedTool]:
@@ -527,7 +525,7 @@ Global___NestingRequest: _TypeAlias = NestingRequest  # noqa: Y015
 
 @_typing.final
 class NestedTool(_message.Message):
-    """A tool as code calls it."""
+    """The signature with which code calls a tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -555,7 +553,7 @@ Global___NestedTool: _TypeAlias = NestedTool  # noqa: Y015
 
 @_typing.final
 class ExecuteToolsWithCallsResponse(_message.Message):
-    """What happened."""
+    """An event of the execution, or a call made by code."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -563,7 +561,7 @@ class ExecuteToolsWithCallsResponse(_message.Message):
     CALL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def response(self) -> Global___ExecuteToolsResponse:
-        """As in ExecuteTools."""
+        """An event as in ExecuteTools."""
 
     @_builtins.property
     def call(self) -> Global___NestedCall:
@@ -598,9 +596,9 @@ class NestedCall(_message.Message):
     number: _builtins.int
     """Pairs the call with its answer: unique in the stream."""
     parent_call_id: _builtins.str
-    """The call of run_code_with_tools whose code it is."""
+    """The call of run_code_with_tools whose code makes this call."""
     name: _builtins.str
-    """Name of the tool, as the code says it."""
+    """Name of the tool, as written in the code."""
     arguments: _builtins.str
     """Arguments, a JSON object."""
     def __init__(
@@ -621,7 +619,7 @@ Global___NestedCall: _TypeAlias = NestedCall  # noqa: Y015
 
 @_typing.final
 class NestedAnswer(_message.Message):
-    """The result of a call of code. It is dropped if the code no longer waits for it."""
+    """The result of a call made by code. It is dropped if the code no longer waits for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -629,11 +627,11 @@ class NestedAnswer(_message.Message):
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """The call's."""
+    """The number of the NestedCall."""
     value_json: _builtins.str
-    """What the tool returned, as JSON."""
+    """The return of the tool, as JSON."""
     error: _builtins.str
-    """Why the call failed or was not made: the code gets it as an exception."""
+    """Why the call failed or was refused; raised in the code as an exception."""
     def __init__(
         self,
         *,

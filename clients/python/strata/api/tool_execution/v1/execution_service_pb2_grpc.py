@@ -68,16 +68,16 @@ class ExecutionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExecuteTools(self, request, context):
-        """Runs all calls of one reply. Each call gives one ToolFinished; a failed tool is reported as
-        data, not as a status. Cancelling the stream kills what still runs.
+        """Runs all calls of one reply. Each call produces one FinishedCall; a failed tool is reported as
+        data, not as a status. Cancelling the stream kills the calls that still run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExecuteToolsWithCalls(self, request_iterator, context):
-        """The same for a reply that calls run_code_with_tools, whose code calls other
-        tools while it runs. The first message is the request. Every call of the code is sent as a
+        """Like ExecuteTools, for a reply that calls run_code_with_tools, whose code calls other tools
+        while it runs. The first message is the request. Every call of the code is sent as a
         NestedCall, one at a time. The code waits for the answer, which must be sent on this stream,
         because the process that runs the code is connected to it. INVALID_ARGUMENT: the first message
         is not a request, or a later one is not an answer.

@@ -23,12 +23,12 @@ class ExecutionServiceStub:
     exist.
     """
     ExecuteTools: _aio.UnaryStreamMultiCallable[_execution_service_pb2.ExecuteToolsRequest, _execution_service_pb2.ExecuteToolsResponse]
-    """Runs all calls of one reply. Each call gives one ToolFinished; a failed tool is reported as
-    data, not as a status. Cancelling the stream kills what still runs.
+    """Runs all calls of one reply. Each call produces one FinishedCall; a failed tool is reported as
+    data, not as a status. Cancelling the stream kills the calls that still run.
     """
     ExecuteToolsWithCalls: _aio.StreamStreamMultiCallable[_execution_service_pb2.ExecuteToolsWithCallsRequest, _execution_service_pb2.ExecuteToolsWithCallsResponse]
-    """The same for a reply that calls run_code_with_tools, whose code calls other
-    tools while it runs. The first message is the request. Every call of the code is sent as a
+    """Like ExecuteTools, for a reply that calls run_code_with_tools, whose code calls other tools
+    while it runs. The first message is the request. Every call of the code is sent as a
     NestedCall, one at a time. The code waits for the answer, which must be sent on this stream,
     because the process that runs the code is connected to it. INVALID_ARGUMENT: the first message
     is not a request, or a later one is not an answer.
@@ -54,8 +54,8 @@ class ExecutionServiceServicer:
         request: _execution_service_pb2.ExecuteToolsRequest,
         context: _aio.ServicerContext[_execution_service_pb2.ExecuteToolsRequest, _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]],
     ) -> _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]:
-        """Runs all calls of one reply. Each call gives one ToolFinished; a failed tool is reported as
-        data, not as a status. Cancelling the stream kills what still runs.
+        """Runs all calls of one reply. Each call produces one FinishedCall; a failed tool is reported as
+        data, not as a status. Cancelling the stream kills the calls that still run.
         """
 
     def ExecuteToolsWithCalls(
@@ -63,8 +63,8 @@ class ExecutionServiceServicer:
         request_iterator: _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsRequest], _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsResponse]],
     ) -> _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsResponse]:
-        """The same for a reply that calls run_code_with_tools, whose code calls other
-        tools while it runs. The first message is the request. Every call of the code is sent as a
+        """Like ExecuteTools, for a reply that calls run_code_with_tools, whose code calls other tools
+        while it runs. The first message is the request. Every call of the code is sent as a
         NestedCall, one at a time. The code waits for the answer, which must be sent on this stream,
         because the process that runs the code is connected to it. INVALID_ARGUMENT: the first message
         is not a request, or a later one is not an answer.

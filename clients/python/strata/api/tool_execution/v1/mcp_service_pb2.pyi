@@ -30,7 +30,7 @@ class _McpTransportEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpTrans
     MCP_TRANSPORT_UNSPECIFIED: _McpTransport.ValueType  # 0
     """Not set."""
     MCP_TRANSPORT_STDIO: _McpTransport.ValueType  # 1
-    """A child process that speaks over its standard input and output."""
+    """A child process, over its standard input and output."""
     MCP_TRANSPORT_SSE: _McpTransport.ValueType  # 2
     """HTTP with server-sent events."""
     MCP_TRANSPORT_STREAMABLE_HTTP: _McpTransport.ValueType  # 3
@@ -42,7 +42,7 @@ class McpTransport(_McpTransport, metaclass=_McpTransportEnumTypeWrapper):
 MCP_TRANSPORT_UNSPECIFIED: McpTransport.ValueType  # 0
 """Not set."""
 MCP_TRANSPORT_STDIO: McpTransport.ValueType  # 1
-"""A child process that speaks over its standard input and output."""
+"""A child process, over its standard input and output."""
 MCP_TRANSPORT_SSE: McpTransport.ValueType  # 2
 """HTTP with server-sent events."""
 MCP_TRANSPORT_STREAMABLE_HTTP: McpTransport.ValueType  # 3
@@ -229,13 +229,13 @@ class McpServer(_message.Message):
     limit for all tools applies too.
     """
     healthy: _builtins.bool
-    """True if the last contact worked."""
+    """True if the last connection succeeded."""
     error: _builtins.str
-    """What went wrong at the last contact."""
+    """The error of the last connection; empty if it succeeded."""
     bearer_secret: _builtins.str
     """Name of a secret sent as "Authorization: Bearer ..." (HTTP)."""
     disabled: _builtins.bool
-    """True if it must not be used: its tools stay known, but are not offered and not run."""
+    """True if it must not be used: its tools stay stored, but are not offered and not run."""
     max_concurrent_calls: _builtins.int
     """Maximum number of concurrent calls: 0 means 4, at most 32. Further calls wait."""
     oauth: _builtins.bool
@@ -260,7 +260,7 @@ class McpServer(_message.Message):
 
     @_builtins.property
     def quarantined_tools(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Why a tool of it is not usable, by the name that the server gives it. Not in listings."""
+        """Its unusable tools with the reasons, by the names that the server uses. Not in listings."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -276,7 +276,7 @@ class McpServer(_message.Message):
 
     @_builtins.property
     def last_contact_time(self) -> _timestamp_pb2.Timestamp:
-        """When contact worked last; unset if never."""
+        """When a connection last succeeded; unset if never."""
 
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
@@ -284,19 +284,19 @@ class McpServer(_message.Message):
 
     @_builtins.property
     def client_credentials(self) -> Global___McpClientCredentials:
-        """How to get tokens from an authorization server (HTTP); unset if it needs none. Not
-        together with bearer_secret or an Authorization header.
+        """Credentials with which Strata gets tokens from an authorization server (HTTP); unset if none
+        are needed. Not together with bearer_secret or an Authorization header.
         """
 
     @_builtins.property
     def oauth_client(self) -> Global___McpOAuthClient:
-        """Settings for the sign-in of a person, if discovery does not suffice: by default the server
-        names its authorization server, which registers Strata as a client.
+        """Settings for the sign-in of a person, if automatic discovery is not sufficient. By default the
+        server names its authorization server, and Strata registers there as a client.
         """
 
     @_builtins.property
     def sign_in(self) -> Global___McpSignIn:
-        """Who has signed in; unset if nobody has. Output only."""
+        """The present sign-in; unset if there is none. Output only."""
 
     def __init__(
         self,
@@ -345,17 +345,17 @@ class McpOAuthClient(_message.Message):
     CLIENT_SECRET_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
     issuer: _builtins.str
-    """Issuer of the only authorization server that is used, a URL without query and fragment;
-    with https unless the server's own URL is without, too.
+    """Issuer of the only authorization server that is used, a URL without query and fragment; it must
+    use https, unless the URL of the server uses http.
     """
     client_id: _builtins.str
-    """Id of a client that was registered there by hand, at most 512 printable ASCII
-    characters; needs "issuer". Its redirect URIs must include those with which sign-ins are begun.
+    """Id of a client that was registered there manually, at most 512 printable ASCII characters;
+    needs "issuer". Its redirect URIs must include those with which sign-ins are begun.
     """
     client_secret: _builtins.str
-    """Name of the secret that is that client's, if it has one."""
+    """Name of the stored secret with the client secret, if the client has one."""
     scope: _builtins.str
-    """Scopes to ask for, separated by single spaces; empty means those that the server names."""
+    """Scopes to request, separated by single spaces; empty means those that the server names."""
     def __init__(
         self,
         *,
@@ -383,7 +383,7 @@ class McpSignIn(_message.Message):
     ISSUER_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
-    """Who completed it: the id of an API key."""
+    """Id of the API key that completed it."""
     issuer: _builtins.str
     """Issuer of the authorization server."""
     problem: _builtins.str
@@ -410,8 +410,8 @@ Global___McpSignIn: _TypeAlias = McpSignIn  # noqa: Y015
 
 @_typing.final
 class McpClientCredentials(_message.Message):
-    """The OAuth client credentials grant, without a person signing in. Tokens are requested when the
-    server asks for one, and are not stored.
+    """The OAuth client credentials grant, without the sign-in of a person. A token is requested when
+    the server requires one, and is not stored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -421,16 +421,16 @@ class McpClientCredentials(_message.Message):
     CLIENT_SECRET_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
     issuer: _builtins.str
-    """Issuer of the authorization server, a URL without query and fragment; with https
-    unless the server's own URL is without, too. The credentials are sent only to the token
-    endpoint in this issuer's own metadata.
+    """Issuer of the authorization server, a URL without query and fragment; it must use https, unless
+    the URL of the server uses http. The credentials are sent only to the token endpoint in this
+    issuer's own metadata.
     """
     client_id: _builtins.str
     """Id of the client, at most 512 printable ASCII characters."""
     client_secret: _builtins.str
-    """Name of the secret that is the client's."""
+    """Name of the stored secret with the client secret."""
     scope: _builtins.str
-    """Scopes to ask for, separated by single spaces; empty means those that the server names."""
+    """Scopes to request, separated by single spaces; empty means those that the server names."""
     def __init__(
         self,
         *,
@@ -449,7 +449,7 @@ Global___McpClientCredentials: _TypeAlias = McpClientCredentials  # noqa: Y015
 
 @_typing.final
 class McpTool(_message.Message):
-    """A tool as its server describes it."""
+    """A tool as defined by its server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -463,7 +463,7 @@ class McpTool(_message.Message):
     APPROVED_DESCRIPTION_FIELD_NUMBER: _builtins.int
     APPROVED_PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Name that the server gives it."""
+    """Name at the server."""
     tool_name: _builtins.str
     """Name in the registry, "server__tool"."""
     state: Global___McpToolState.ValueType
@@ -473,7 +473,7 @@ class McpTool(_message.Message):
     description: _builtins.str
     """Its present description."""
     parameters_json: _builtins.str
-    """JSON schema of its arguments now; empty in quarantine."""
+    """Present JSON schema of its arguments; empty in quarantine."""
     version: _builtins.str
     """Identifies exactly this description and schema."""
     approved_description: _builtins.str
@@ -555,7 +555,7 @@ Global___AddMcpServerResponse: _TypeAlias = AddMcpServerResponse  # noqa: Y015
 
 @_typing.final
 class ListMcpServersRequest(_message.Message):
-    """Asks for servers."""
+    """Requests servers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -631,7 +631,7 @@ Global___RefreshMcpServerRequest: _TypeAlias = RefreshMcpServerRequest  # noqa: 
 
 @_typing.final
 class RefreshMcpServerResponse(_message.Message):
-    """The server now."""
+    """The server after its tools were read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -700,7 +700,7 @@ Global___RemoveMcpServerResponse: _TypeAlias = RemoveMcpServerResponse  # noqa: 
 
 @_typing.final
 class GetMcpServerRequest(_message.Message):
-    """Asks for a server."""
+    """Requests a server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -800,7 +800,7 @@ Global___UpdateMcpServerResponse: _TypeAlias = UpdateMcpServerResponse  # noqa: 
 
 @_typing.final
 class ListMcpToolsRequest(_message.Message):
-    """Asks for the tools of a server."""
+    """Requests the tools of a server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -868,7 +868,7 @@ class ApproveMcpToolRequest(_message.Message):
     mcp_server_id: _builtins.str
     """The server."""
     name: _builtins.str
-    """Name that the server gives the tool."""
+    """Name of the tool at the server."""
     version: _builtins.str
     """The version to approve, as ListMcpTools returns it."""
     def __init__(
@@ -912,7 +912,7 @@ Global___ApproveMcpToolResponse: _TypeAlias = ApproveMcpToolResponse  # noqa: Y0
 
 @_typing.final
 class BeginMcpSignInRequest(_message.Message):
-    """Begins to sign in."""
+    """Begins a sign-in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -921,7 +921,7 @@ class BeginMcpSignInRequest(_message.Message):
     mcp_server_id: _builtins.str
     """The server."""
     redirect_uri: _builtins.str
-    """Where the browser is sent back to: http://127.0.0.1 or http://[::1] with a port and a
+    """The URL to which the browser is redirected: http://127.0.0.1 or http://[::1] with a port and a
     path, or an https URL; no query, no fragment.
     """
     def __init__(
@@ -940,7 +940,7 @@ Global___BeginMcpSignInRequest: _TypeAlias = BeginMcpSignInRequest  # noqa: Y015
 
 @_typing.final
 class BeginMcpSignInResponse(_message.Message):
-    """Where a person has to go."""
+    """The page for the sign-in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -950,16 +950,16 @@ class BeginMcpSignInResponse(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     authorization_url: _builtins.str
-    """What to open in a browser."""
+    """The URL that the person opens in a browser."""
     issuer: _builtins.str
-    """The issuer that asks the person to sign in: check it before signing in."""
+    """The issuer at which the person signs in; the person should check it first."""
     scope: _builtins.str
-    """The scopes that are asked for; may be empty."""
+    """The requested scopes; may be empty."""
     state: _builtins.str
-    """The browser returns with this state."""
+    """The state that the redirected browser sends back."""
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """Until when the sign-in can be completed."""
+        """The time until which the sign-in can be completed."""
 
     def __init__(
         self,
@@ -991,7 +991,7 @@ class CompleteMcpSignInRequest(_message.Message):
     mcp_server_id: _builtins.str
     """The server."""
     state: _builtins.str
-    """Parameter "state" of the URL that the browser was sent back to."""
+    """Parameter "state" of the URL to which the browser was redirected."""
     code: _builtins.str
     """Its parameter "code"."""
     issuer: _builtins.str
@@ -1021,7 +1021,7 @@ class CompleteMcpSignInResponse(_message.Message):
     SERVER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def server(self) -> Global___McpServer:
-        """The server, with the result of contacting it."""
+        """The server, with the result of the connection to it."""
 
     def __init__(
         self,

@@ -136,9 +136,9 @@ class McpServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateMcpServer(self, request, context):
-        """Replaces the configuration of a server, and reads its tools again; fields left empty are cleared.
-        Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
-        (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
+        """Replaces the configuration of a server, and reads its tools again; fields left empty are
+        cleared. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED). After a change of the URL or the issuer a person has to sign in again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,8 +153,8 @@ class McpServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMcpServer(self, request, context):
-        """Removes a server with its tools: agents that have them continue without them. NOT_FOUND
-        (MCP_SERVER_NOT_FOUND).
+        """Removes a server with its tools; agents to which they are attached continue without them.
+        NOT_FOUND (MCP_SERVER_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,20 +170,20 @@ class McpServiceServicer:
 
     def ApproveMcpTool(self, request, context):
         """Approves the present definition of a changed tool, which is then offered and run again.
-        NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server
-        no longer has it.
+        NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has changed
+        again. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server no longer
+        has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BeginMcpSignIn(self, request, context):
-        """Begins to sign in to a server with "oauth": finds its authorization server, and
-        returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for
-        the reason in the message; (MODEL_NOT_CONFIGURED): the operator has set no master key.
-        RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are open.
+        """Begins a sign-in to a server with "oauth": finds its authorization server, and returns the URL
+        that a person has to open in a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for the reason in the
+        message; (MODEL_NOT_CONFIGURED): the operator has not set a master key. RESOURCE_EXHAUSTED
+        (QUOTA_EXCEEDED): too many sign-ins are open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,17 +34,17 @@ class McpServiceStub:
     ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpServersRequest, _mcp_service_pb2.ListMcpServersResponse]
     """Lists servers by name, without their tools. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.UpdateMcpServerRequest, _mcp_service_pb2.UpdateMcpServerResponse]
-    """Replaces the configuration of a server, and reads its tools again; fields left empty are cleared.
-    Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
-    (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
+    """Replaces the configuration of a server, and reads its tools again; fields left empty are
+    cleared. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+    (MCP_STDIO_DISABLED). After a change of the URL or the issuer a person has to sign in again.
     """
     RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]
     """Reads the tools again; reports changed tools. If the server cannot be reached, "error" has the
     problem. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION (MCP_STDIO_DISABLED).
     """
     RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RemoveMcpServerRequest, _mcp_service_pb2.RemoveMcpServerResponse]
-    """Removes a server with its tools: agents that have them continue without them. NOT_FOUND
-    (MCP_SERVER_NOT_FOUND).
+    """Removes a server with its tools; agents to which they are attached continue without them.
+    NOT_FOUND (MCP_SERVER_NOT_FOUND).
     """
     ListMcpTools: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpToolsRequest, _mcp_service_pb2.ListMcpToolsResponse]
     """Lists all known tools of a server by name; unusable ones with the reason. NOT_FOUND
@@ -52,16 +52,16 @@ class McpServiceStub:
     """
     ApproveMcpTool: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ApproveMcpToolRequest, _mcp_service_pb2.ApproveMcpToolResponse]
     """Approves the present definition of a changed tool, which is then offered and run again.
-    NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-    changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server
-    no longer has it.
+    NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has changed
+    again. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server no longer
+    has it.
     """
     BeginMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.BeginMcpSignInRequest, _mcp_service_pb2.BeginMcpSignInResponse]
-    """Begins to sign in to a server with "oauth": finds its authorization server, and
-    returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-    FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for
-    the reason in the message; (MODEL_NOT_CONFIGURED): the operator has set no master key.
-    RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are open.
+    """Begins a sign-in to a server with "oauth": finds its authorization server, and returns the URL
+    that a person has to open in a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+    (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for the reason in the
+    message; (MODEL_NOT_CONFIGURED): the operator has not set a master key. RESOURCE_EXHAUSTED
+    (QUOTA_EXCEEDED): too many sign-ins are open.
     """
     CompleteMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.CompleteMcpSignInRequest, _mcp_service_pb2.CompleteMcpSignInResponse]
     """Completes a sign-in with the parameters with which the browser returned, and reads the server's
@@ -115,9 +115,9 @@ class McpServiceServicer:
         request: _mcp_service_pb2.UpdateMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.UpdateMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]:
-        """Replaces the configuration of a server, and reads its tools again; fields left empty are cleared.
-        Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
-        (MCP_STDIO_DISABLED). With another URL or issuer a person has to sign in again.
+        """Replaces the configuration of a server, and reads its tools again; fields left empty are
+        cleared. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED). After a change of the URL or the issuer a person has to sign in again.
         """
 
     def RefreshMcpServer(
@@ -134,8 +134,8 @@ class McpServiceServicer:
         request: _mcp_service_pb2.RemoveMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.RemoveMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]:
-        """Removes a server with its tools: agents that have them continue without them. NOT_FOUND
-        (MCP_SERVER_NOT_FOUND).
+        """Removes a server with its tools; agents to which they are attached continue without them.
+        NOT_FOUND (MCP_SERVER_NOT_FOUND).
         """
 
     def ListMcpTools(
@@ -153,9 +153,9 @@ class McpServiceServicer:
         context: _aio.ServicerContext[_mcp_service_pb2.ApproveMcpToolRequest, _abc.Awaitable[_mcp_service_pb2.ApproveMcpToolResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.ApproveMcpToolResponse]:
         """Approves the present definition of a changed tool, which is then offered and run again.
-        NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
-        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server
-        no longer has it.
+        NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has changed
+        again. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or the server no longer
+        has it.
         """
 
     def BeginMcpSignIn(
@@ -163,11 +163,11 @@ class McpServiceServicer:
         request: _mcp_service_pb2.BeginMcpSignInRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.BeginMcpSignInRequest, _abc.Awaitable[_mcp_service_pb2.BeginMcpSignInResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.BeginMcpSignInResponse]:
-        """Begins to sign in to a server with "oauth": finds its authorization server, and
-        returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for
-        the reason in the message; (MODEL_NOT_CONFIGURED): the operator has set no master key.
-        RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many sign-ins are open.
+        """Begins a sign-in to a server with "oauth": finds its authorization server, and returns the URL
+        that a person has to open in a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_SIGN_IN_FAILED): this server has no sign-in, or it is not possible for the reason in the
+        message; (MODEL_NOT_CONFIGURED): the operator has not set a master key. RESOURCE_EXHAUSTED
+        (QUOTA_EXCEEDED): too many sign-ins are open.
         """
 
     def CompleteMcpSignIn(

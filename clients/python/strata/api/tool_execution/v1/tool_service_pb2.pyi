@@ -120,17 +120,17 @@ class Tool(_message.Message):
     name: _builtins.str
     """Name that the model calls, at most 48 characters, unique in the project."""
     description: _builtins.str
-    """What it does; shown to the model."""
+    """Description of its function; shown to the model."""
     type: _tool_pb2.ToolType.ValueType
-    """What kind of tool it is."""
+    """Its type."""
     parameters_json: _builtins.str
     """JSON schema of the arguments: an object with "properties"."""
     source_code: _builtins.str
     """Python source (custom tools)."""
     return_char_limit: _builtins.int
-    """Maximum number of characters of a return that the model is shown."""
+    """Maximum number of characters of a return for the model."""
     default_requires_approval: _builtins.bool
-    """True if every call waits for a person, unless the agent says otherwise."""
+    """True if every call waits for an approval, unless a rule of the agent overrides this."""
     enable_parallel_execution: _builtins.bool
     """True if calls of one reply may run at the same time."""
     effect: _tool_pb2.ToolEffect.ValueType
@@ -224,13 +224,15 @@ class UpsertToolRequest(_message.Message):
     from it, and it is not stored.
     """
     parameters_json: _builtins.str
-    """Overrides the schema derived from the source; may not name other arguments."""
+    """Overrides the schema derived from the source. It must not name arguments that the function does
+    not have, and must require those that the function requires.
+    """
     description: _builtins.str
     """Overrides the description derived from the source."""
     return_char_limit: _builtins.int
     """Maximum number of characters of a return; 0 means 50000."""
     default_requires_approval: _builtins.bool
-    """True if every call waits for a person."""
+    """True if every call waits for an approval."""
     enable_parallel_execution: _builtins.bool
     """True if calls of one reply may run at the same time."""
     effect: _tool_pb2.ToolEffect.ValueType
@@ -240,8 +242,8 @@ class UpsertToolRequest(_message.Message):
     has no packages, secrets, hosts and approval, and runs alone.
     """
     name: _builtins.str
-    """Name of the tool, at most 48 characters; taken from the source if there is
-    one. Names of built-in tools are taken.
+    """Name of the tool, at most 48 characters; derived from the source if there is one. Names of
+    built-in tools are refused.
     """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -316,7 +318,7 @@ Global___UpsertToolResponse: _TypeAlias = UpsertToolResponse  # noqa: Y015
 
 @_typing.final
 class GetToolRequest(_message.Message):
-    """Asks for a tool."""
+    """Requests a tool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -366,7 +368,7 @@ Global___GetToolResponse: _TypeAlias = GetToolResponse  # noqa: Y015
 
 @_typing.final
 class ListToolsRequest(_message.Message):
-    """Asks for tools."""
+    """Requests tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -553,15 +555,15 @@ class RunToolRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     FUNCTION_NAME_FIELD_NUMBER: _builtins.int
     tool_id: _builtins.str
-    """Id of a custom tool or of a tool of an MCP server or, for a dry run,"""
+    """Id of a custom tool or of a tool of an MCP server; or"""
     source_code: _builtins.str
-    """source that is not stored and gets no secrets and no network."""
+    """the source for a dry run, which is not stored and gets no secrets and no network."""
     arguments_json: _builtins.str
     """Arguments, a JSON object; empty means none."""
     agent_id: _builtins.str
-    """Agent whose memory a tool with the parameter agent_state is given; needed for such a
-    tool. Nothing in it is changed; an agent that does not exist has no memory blocks. The key
-    needs the scope "read" too, since the tool can return what it reads. PERMISSION_DENIED
+    """Agent whose memory is passed to a tool with the parameter agent_state; required for such a
+    tool. The memory is not changed; an agent that does not exist has no memory blocks. The key
+    also needs the scope "read", since the tool can return the memory. PERMISSION_DENIED
     (SCOPE_MISSING).
     """
     function_name: _builtins.str
@@ -617,7 +619,7 @@ class RunToolResponse(_message.Message):
     duration_ms: _builtins.int
     """How long it ran."""
     isolation: _builtins.str
-    """Isolation that was in force; empty for a tool of an MCP server."""
+    """Isolation of the run; empty for a tool of an MCP server."""
     end: Global___RunToolEnd.ValueType
     """How it ended. If a limit was reached, the return names it."""
     @_builtins.property
@@ -626,7 +628,9 @@ class RunToolResponse(_message.Message):
 
     @_builtins.property
     def changed_blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """New texts of memory blocks by label, as if an agent had called the tool; only changed ones."""
+        """New texts of changed memory blocks, by label, as if an agent had called the tool; they are not
+        stored.
+        """
 
     def __init__(
         self,
@@ -647,7 +651,7 @@ Global___RunToolResponse: _TypeAlias = RunToolResponse  # noqa: Y015
 
 @_typing.final
 class GetToolRunnerRequest(_message.Message):
-    """Asks for the state of the tool runner."""
+    """Requests the state of the tool runner."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -664,7 +668,7 @@ Global___GetToolRunnerRequest: _TypeAlias = GetToolRunnerRequest  # noqa: Y015
 
 @_typing.final
 class GetToolRunnerResponse(_message.Message):
-    """The tool runner answers."""
+    """The state of the tool runner."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -93,11 +93,11 @@ class ToolServiceServicer:
         """Creates a tool or a new version of it; with the same content nothing is changed. The source is
         not run: errors in it are reported by line and parameter. ALREADY_EXISTS (NAME_TAKEN by a
         built-in tool or one of another type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata
-        "what"): packages or allowed_hosts if the server has them turned off. PERMISSION_DENIED
-        (SCOPE_MISSING): the tool names secrets, or the tool that would be changed does, and the key
-        lacks the scope "secrets". Packages are fetched before the tool is stored, which can take
-        minutes once; packages that are not available are INVALID_ARGUMENT (INVALID_FIELD), an index
-        that does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
+        "what"): the server has packages or allowed_hosts turned off. PERMISSION_DENIED
+        (SCOPE_MISSING): the new or the stored definition of the tool names secrets, and the key lacks
+        the scope "secrets". Packages are fetched before the tool is stored, which can take minutes the
+        first time. INVALID_ARGUMENT (INVALID_FIELD): a package is not available. UNAVAILABLE
+        (DEPENDENCY_UNAVAILABLE): the package index does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,9 +118,9 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTool(self, request, context):
-        """Deletes a tool of the project, even if agents have it: they continue without it, until there is
-        a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED (SCOPE_MISSING): the
-        tool names secrets, and the key lacks the scope "secrets".
+        """Deletes a tool of the project, even if it is attached to agents: they continue without it,
+        until a tool with that name is created again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED
+        (SCOPE_MISSING): the tool names secrets, and the key lacks the scope "secrets".
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,12 +135,12 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunTool(self, request, context):
-        """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
-        an agent. A tool that fails or reaches a limit is reported as data, not as a status: see
+        """Runs a custom tool once in the sandbox, or a tool of an MCP server at that server, without an
+        agent. A tool that fails or reaches a limit is reported as data, not as a status: see
         RunToolResponse.end. A custom tool is stopped before the deadline of the call; the outcome of
-        an MCP tool that has not answered by then is unknown. The call does not wait for the approval
-        of a person: the caller has decided. A changed MCP tool that waits for approval is not run. For
-        an MCP tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
+        an MCP tool that has not answered by then is unknown. The call needs no approval, since the
+        caller requests it directly. A changed MCP tool that waits for approval is not run. For an MCP
+        tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
         (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project has the maximum number of calls
         in the sandbox.
         """
@@ -149,17 +149,17 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetToolRunner(self, request, context):
-        """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: it
-        does not answer.
+        """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: the
+        tool runner does not answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutSecret(self, request, context):
-        """Stores a secret that tools can name. No call returns it; but the code of a tool that gets it
-        can return it in a form that is not recognised, so naming secrets in a tool needs the scope
-        "secrets" as well. FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
+        """Stores a secret that tools can name. No call returns it. But the code of a tool that gets it
+        can return it in a form that Strata does not recognise, so naming secrets in a tool also needs
+        the scope "secrets". FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

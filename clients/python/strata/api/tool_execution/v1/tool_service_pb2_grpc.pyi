@@ -24,43 +24,43 @@ class ToolServiceStub:
     """Creates a tool or a new version of it; with the same content nothing is changed. The source is
     not run: errors in it are reported by line and parameter. ALREADY_EXISTS (NAME_TAKEN by a
     built-in tool or one of another type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata
-    "what"): packages or allowed_hosts if the server has them turned off. PERMISSION_DENIED
-    (SCOPE_MISSING): the tool names secrets, or the tool that would be changed does, and the key
-    lacks the scope "secrets". Packages are fetched before the tool is stored, which can take
-    minutes once; packages that are not available are INVALID_ARGUMENT (INVALID_FIELD), an index
-    that does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
+    "what"): the server has packages or allowed_hosts turned off. PERMISSION_DENIED
+    (SCOPE_MISSING): the new or the stored definition of the tool names secrets, and the key lacks
+    the scope "secrets". Packages are fetched before the tool is stored, which can take minutes the
+    first time. INVALID_ARGUMENT (INVALID_FIELD): a package is not available. UNAVAILABLE
+    (DEPENDENCY_UNAVAILABLE): the package index does not answer.
     """
     GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
     """Returns a tool by id or by name. NOT_FOUND (TOOL_NOT_FOUND)."""
     ListTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]
     """Lists tools by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     DeleteTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.DeleteToolRequest, _tool_service_pb2.DeleteToolResponse]
-    """Deletes a tool of the project, even if agents have it: they continue without it, until there is
-    a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED (SCOPE_MISSING): the
-    tool names secrets, and the key lacks the scope "secrets".
+    """Deletes a tool of the project, even if it is attached to agents: they continue without it,
+    until a tool with that name is created again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED
+    (SCOPE_MISSING): the tool names secrets, and the key lacks the scope "secrets".
     """
     SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
     """Finds tools, built-in ones too, by text and meaning, best first. Tools that are not related to
     the query are left out.
     """
     RunTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]
-    """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
-    an agent. A tool that fails or reaches a limit is reported as data, not as a status: see
+    """Runs a custom tool once in the sandbox, or a tool of an MCP server at that server, without an
+    agent. A tool that fails or reaches a limit is reported as data, not as a status: see
     RunToolResponse.end. A custom tool is stopped before the deadline of the call; the outcome of
-    an MCP tool that has not answered by then is unknown. The call does not wait for the approval
-    of a person: the caller has decided. A changed MCP tool that waits for approval is not run. For
-    an MCP tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
+    an MCP tool that has not answered by then is unknown. The call needs no approval, since the
+    caller requests it directly. A changed MCP tool that waits for approval is not run. For an MCP
+    tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
     (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project has the maximum number of calls
     in the sandbox.
     """
     GetToolRunner: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRunnerRequest, _tool_service_pb2.GetToolRunnerResponse]
-    """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: it
-    does not answer.
+    """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: the
+    tool runner does not answer.
     """
     PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
-    """Stores a secret that tools can name. No call returns it; but the code of a tool that gets it
-    can return it in a form that is not recognised, so naming secrets in a tool needs the scope
-    "secrets" as well. FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
+    """Stores a secret that tools can name. No call returns it. But the code of a tool that gets it
+    can return it in a form that Strata does not recognise, so naming secrets in a tool also needs
+    the scope "secrets". FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
     """
 
 class ToolServiceServicer:
@@ -79,11 +79,11 @@ class ToolServiceServicer:
         """Creates a tool or a new version of it; with the same content nothing is changed. The source is
         not run: errors in it are reported by line and parameter. ALREADY_EXISTS (NAME_TAKEN by a
         built-in tool or one of another type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata
-        "what"): packages or allowed_hosts if the server has them turned off. PERMISSION_DENIED
-        (SCOPE_MISSING): the tool names secrets, or the tool that would be changed does, and the key
-        lacks the scope "secrets". Packages are fetched before the tool is stored, which can take
-        minutes once; packages that are not available are INVALID_ARGUMENT (INVALID_FIELD), an index
-        that does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
+        "what"): the server has packages or allowed_hosts turned off. PERMISSION_DENIED
+        (SCOPE_MISSING): the new or the stored definition of the tool names secrets, and the key lacks
+        the scope "secrets". Packages are fetched before the tool is stored, which can take minutes the
+        first time. INVALID_ARGUMENT (INVALID_FIELD): a package is not available. UNAVAILABLE
+        (DEPENDENCY_UNAVAILABLE): the package index does not answer.
         """
 
     def GetTool(
@@ -105,9 +105,9 @@ class ToolServiceServicer:
         request: _tool_service_pb2.DeleteToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.DeleteToolRequest, _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]:
-        """Deletes a tool of the project, even if agents have it: they continue without it, until there is
-        a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED (SCOPE_MISSING): the
-        tool names secrets, and the key lacks the scope "secrets".
+        """Deletes a tool of the project, even if it is attached to agents: they continue without it,
+        until a tool with that name is created again. NOT_FOUND (TOOL_NOT_FOUND). PERMISSION_DENIED
+        (SCOPE_MISSING): the tool names secrets, and the key lacks the scope "secrets".
         """
 
     def SearchTools(
@@ -124,12 +124,12 @@ class ToolServiceServicer:
         request: _tool_service_pb2.RunToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.RunToolRequest, _abc.Awaitable[_tool_service_pb2.RunToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.RunToolResponse]:
-        """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
-        an agent. A tool that fails or reaches a limit is reported as data, not as a status: see
+        """Runs a custom tool once in the sandbox, or a tool of an MCP server at that server, without an
+        agent. A tool that fails or reaches a limit is reported as data, not as a status: see
         RunToolResponse.end. A custom tool is stopped before the deadline of the call; the outcome of
-        an MCP tool that has not answered by then is unknown. The call does not wait for the approval
-        of a person: the caller has decided. A changed MCP tool that waits for approval is not run. For
-        an MCP tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
+        an MCP tool that has not answered by then is unknown. The call needs no approval, since the
+        caller requests it directly. A changed MCP tool that waits for approval is not run. For an MCP
+        tool the key needs the scope "write" too: PERMISSION_DENIED (SCOPE_MISSING). NOT_FOUND
         (TOOL_NOT_FOUND). RESOURCE_EXHAUSTED (OVERLOADED): the project has the maximum number of calls
         in the sandbox.
         """
@@ -139,8 +139,8 @@ class ToolServiceServicer:
         request: _tool_service_pb2.GetToolRunnerRequest,
         context: _aio.ServicerContext[_tool_service_pb2.GetToolRunnerRequest, _abc.Awaitable[_tool_service_pb2.GetToolRunnerResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.GetToolRunnerResponse]:
-        """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: it
-        does not answer.
+        """Returns the state of the tool runner, the service that runs the code of tools. UNAVAILABLE: the
+        tool runner does not answer.
         """
 
     def PutSecret(
@@ -148,9 +148,9 @@ class ToolServiceServicer:
         request: _tool_service_pb2.PutSecretRequest,
         context: _aio.ServicerContext[_tool_service_pb2.PutSecretRequest, _abc.Awaitable[_tool_service_pb2.PutSecretResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.PutSecretResponse]:
-        """Stores a secret that tools can name. No call returns it; but the code of a tool that gets it
-        can return it in a form that is not recognised, so naming secrets in a tool needs the scope
-        "secrets" as well. FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
+        """Stores a secret that tools can name. No call returns it. But the code of a tool that gets it
+        can return it in a form that Strata does not recognise, so naming secrets in a tool also needs
+        the scope "secrets". FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
         """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _aio.Server) -> None: ...

@@ -32,7 +32,7 @@ class _SandboxIsolationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sand
     SANDBOX_ISOLATION_NAMESPACES: _SandboxIsolation.ValueType  # 2
     """The same with namespaces."""
     SANDBOX_ISOLATION_GVISOR: _SandboxIsolation.ValueType  # 3
-    """A kernel of its own in user space."""
+    """A separate kernel in user space."""
     SANDBOX_ISOLATION_MICROVM: _SandboxIsolation.ValueType  # 4
     """A virtual machine."""
 
@@ -46,20 +46,20 @@ SANDBOX_ISOLATION_LANDLOCK: SandboxIsolation.ValueType  # 1
 SANDBOX_ISOLATION_NAMESPACES: SandboxIsolation.ValueType  # 2
 """The same with namespaces."""
 SANDBOX_ISOLATION_GVISOR: SandboxIsolation.ValueType  # 3
-"""A kernel of its own in user space."""
+"""A separate kernel in user space."""
 SANDBOX_ISOLATION_MICROVM: SandboxIsolation.ValueType  # 4
 """A virtual machine."""
 Global___SandboxIsolation: _TypeAlias = SandboxIsolation  # noqa: Y015
 
 @_typing.final
 class GetIsolationRequest(_message.Message):
-    """Asks for the isolation."""
+    """Requests the isolation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RUNNING_ONLY_FIELD_NUMBER: _builtins.int
     running_only: _builtins.bool
-    """True to leave a sandbox that has not started as it is; the isolation is then UNSPECIFIED."""
+    """True to not start the sandbox; if it has not started, the isolation is UNSPECIFIED."""
     def __init__(
         self,
         *,
@@ -111,7 +111,7 @@ class SandboxLimits(_message.Message):
     OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
     RESULT_BYTES_FIELD_NUMBER: _builtins.int
     wall_seconds: _builtins.float
-    """Seconds."""
+    """Elapsed time, seconds."""
     cpu_seconds: _builtins.int
     """Processor time of one process, seconds."""
     memory_bytes: _builtins.int
@@ -119,11 +119,11 @@ class SandboxLimits(_message.Message):
     tree_bytes: _builtins.int
     """Memory of all its processes together, bytes."""
     processes: _builtins.int
-    """Processes and threads."""
+    """Number of processes and threads."""
     disk_bytes: _builtins.int
     """Bytes of its scratch folder."""
     files: _builtins.int
-    """Entries of its scratch folder."""
+    """Number of entries of its scratch folder."""
     output_bytes: _builtins.int
     """Bytes of each of standard output and standard error."""
     result_bytes: _builtins.int
@@ -190,7 +190,7 @@ class RunCodeRequest(_message.Message):
     arguments_json: _builtins.str
     """The keyword arguments, a JSON object."""
     packages: _builtins.str
-    """Folder with its packages; the runner sees it under the same path."""
+    """Folder with its packages; it must have the same path for the runner."""
     minimum: Global___SandboxIsolation.ValueType
     """The minimum isolation."""
     @_builtins.property
@@ -203,7 +203,7 @@ class RunCodeRequest(_message.Message):
 
     @_builtins.property
     def limits(self) -> Global___SandboxLimits:
-        """Maximum that it may use; all of them above zero."""
+        """Its limits, all above zero."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ Global___RunCodeRequest: _TypeAlias = RunCodeRequest  # noqa: Y015
 
 @_typing.final
 class RunAskingCodeRequest(_message.Message):
-    """A call whose code asks questions, or an answer to a question."""
+    """A call whose code makes nested calls, or the answer to a question."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -259,7 +259,7 @@ Global___RunAskingCodeRequest: _TypeAlias = RunAskingCodeRequest  # noqa: Y015
 
 @_typing.final
 class RunAskingCodeResponse(_message.Message):
-    """A question of the code, or how the call ended."""
+    """A question of the code (a nested call), or the end of the call."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -310,7 +310,7 @@ class RunCodeResponse(_message.Message):
     value_json: _builtins.str
     """The returned value as JSON."""
     detail: _builtins.str
-    """A description of every other end."""
+    """A description of any other failure."""
     stdout: _builtins.str
     """Standard output, truncated at the limit."""
     stderr: _builtins.str
@@ -318,7 +318,7 @@ class RunCodeResponse(_message.Message):
     isolation: Global___SandboxIsolation.ValueType
     """The isolation of the call."""
     wall_seconds: _builtins.float
-    """Seconds that it took."""
+    """Elapsed time, seconds."""
     cpu_seconds: _builtins.float
     """Processor time of all its processes, seconds."""
     peak_bytes: _builtins.int

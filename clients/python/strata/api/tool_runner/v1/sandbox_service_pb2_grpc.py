@@ -81,9 +81,9 @@ class SandboxServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunAskingCode(self, request_iterator, context):
-        """The same for code that asks questions while it runs. The first message is the call; each
-        question must be answered by one message before the next one is sent; the result ends the
-        stream. INVALID_ARGUMENT (INVALID_FIELD).
+        """Like RunCode, for code that makes nested calls while it runs. The first message is the call;
+        each question (a nested call) must be answered by one message before the next question is sent;
+        the result ends the stream. INVALID_ARGUMENT (INVALID_FIELD).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -28,9 +28,9 @@ class SandboxServiceStub:
     (INVALID_FIELD).
     """
     RunAskingCode: _aio.StreamStreamMultiCallable[_sandbox_service_pb2.RunAskingCodeRequest, _sandbox_service_pb2.RunAskingCodeResponse]
-    """The same for code that asks questions while it runs. The first message is the call; each
-    question must be answered by one message before the next one is sent; the result ends the
-    stream. INVALID_ARGUMENT (INVALID_FIELD).
+    """Like RunCode, for code that makes nested calls while it runs. The first message is the call;
+    each question (a nested call) must be answered by one message before the next question is sent;
+    the result ends the stream. INVALID_ARGUMENT (INVALID_FIELD).
     """
 
 class SandboxServiceServicer:
@@ -63,9 +63,9 @@ class SandboxServiceServicer:
         request_iterator: _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeRequest], _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeResponse]],
     ) -> _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeResponse]:
-        """The same for code that asks questions while it runs. The first message is the call; each
-        question must be answered by one message before the next one is sent; the result ends the
-        stream. INVALID_ARGUMENT (INVALID_FIELD).
+        """Like RunCode, for code that makes nested calls while it runs. The first message is the call;
+        each question (a nested call) must be answered by one message before the next question is sent;
+        the result ends the stream. INVALID_ARGUMENT (INVALID_FIELD).
         """
 
 def add_SandboxServiceServicer_to_server(servicer: SandboxServiceServicer, server: _aio.Server) -> None: ...
