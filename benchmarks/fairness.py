@@ -212,7 +212,7 @@ class _Flood:
         await self._client.upload_file(folder, f"{name}.{suffix}", page)
 
     async def _search(self, agent: str) -> None:
-        # The cache of vectors must not know the question.
+        # The query must not be in the cache of vectors.
         await self._client.search_passages(agent, f"Who keeps note {time.monotonic_ns()}?")
 
 

@@ -1,4 +1,4 @@
-"""Measures turns, one after the other, as a client of the gateway sees them."""
+"""Measures turns, one after the other, with a client of the gateway."""
 
 from __future__ import annotations
 

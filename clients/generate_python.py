@@ -167,7 +167,7 @@ _WHOLE = frozenset(
     }
 )
 
-# Requests with one message that says what to create: its fields become arguments.
+# Requests with one message that describes the new object: its fields become arguments.
 _FLATTENED: Mapping[str, str] = {
     "CreateBlock": "block",
     "InsertPassage": "passage",
@@ -514,7 +514,7 @@ class _Method:
         yield from sorted(arguments, key=lambda argument: argument.name == "request_id")
 
     def _is_switch(self, one: FieldDescriptor) -> bool:
-        """Whether a field only says that a list is set: ``set_tags`` of ``tags``."""
+        """Whether a field only marks that a list is set: ``set_tags`` of ``tags``."""
         names = self.rpc.input_type.fields_by_name
         return one.name.startswith("set_") and one.name.removeprefix("set_") in names
 

@@ -1,7 +1,7 @@
 """A queueing model: the throughput and response time of turns that need several stations.
 
 A *station* is what a turn can wait for: the event loop of a service, PostgreSQL's processors, those
-of a machine. A *delay* is time in which a turn waits for nobody, such as the model's own time.
+of a machine. A *delay* is time in which a turn uses no station, such as the model's own time.
 
 Sources: mean value analysis (Reiser and Lavenberg, 1980), with Seidmann's approximation for
 stations of several servers; the M/M/c queue and Erlang's C formula for open arrivals; the

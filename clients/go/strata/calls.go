@@ -65,7 +65,7 @@ func isRepeatable(spec connect.Spec) bool {
 type BackOff struct {
 	First    time.Duration // Pause before the first attempt, 200 ms; it doubles with each further attempt.
 	Longest  time.Duration // Longest pause, 3 s.
-	Patience time.Duration // Time without contact after which the client gives up, 2 min.
+	Patience time.Duration // Time without contact after which a call fails, 2 min.
 	Contact  time.Duration // A stream that was open for this time counts as contact, 10 s.
 }
 

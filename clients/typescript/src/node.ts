@@ -23,7 +23,7 @@ export interface NodeOptions {
 const PING_MS = 10_000;
 
 /**
- * Returns a client that speaks gRPC with a gateway. It connects at the first call.
+ * Returns a client that uses gRPC. It connects at the first call.
  *
  * @throws TypeError The address or the API key is missing, or the address is not valid.
  */

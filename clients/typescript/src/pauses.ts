@@ -4,7 +4,7 @@ export interface BackOff {
   firstMs: number;
   /** Longest pause. */
   longestMs: number;
-  /** Time without contact after which the client gives up. */
+  /** Time without contact after which a call fails. */
   patienceMs: number;
   /** A stream that stayed open for this time counts as contact, even without events. */
   contactMs: number;

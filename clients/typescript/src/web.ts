@@ -12,7 +12,7 @@ export interface WebOptions extends ConnectionOptions {
 }
 
 /**
- * Returns a client that speaks the Connect protocol with a gateway, by `fetch`.
+ * Returns a client that uses the Connect protocol, with `fetch`.
  *
  * `files.uploadFile` and `agents.importAgent` stream their requests, which `fetch` cannot do.
  */

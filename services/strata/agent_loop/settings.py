@@ -85,7 +85,7 @@ class EndpointSettings(BaseModel):
         """Returns the endpoint.
 
         Raises:
-            ValueError: The address does not fit the wire protocol; the message says why.
+            ValueError: The address does not fit the wire protocol; the message has the reason.
         """
         preset = PRESETS.get(self.preset)
         timeouts = Timeouts(first_event=self.first_event_timeout_s, total=self.total_timeout_s)

@@ -211,7 +211,7 @@ class TokenVerifier:
 
         Raises:
             UnauthenticatedError: Forged, expired, for another audience, signed by an
-                unknown key or not a token at all (``CREDENTIALS_INVALID``).
+                unknown key or not a token (``CREDENTIALS_INVALID``).
         """
         now = self._clock.now().timestamp()
         known = self._cache.get(token)

@@ -1,4 +1,4 @@
-"""Bidirectional streaming calls in which the server asks questions and the client answers them."""
+"""Bidirectional streaming calls in which the server sends questions and the client answers them."""
 
 from __future__ import annotations
 

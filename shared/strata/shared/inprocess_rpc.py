@@ -1,7 +1,7 @@
 """The state of one in-process call, shared by its client side and its server side.
 
 Messages are passed as bytes through bounded queues, which slow the faster side down. The handler
-runs in a separate task with an empty context, so that a servicer knows about its caller only
+runs in a separate task with an empty context, so that a servicer gets data about its caller only
 what the metadata contains, as over a socket.
 """
 
@@ -118,7 +118,7 @@ class Rpc:
 
     Args:
         loop: The event loop of both halves.
-        peer: What the servicer sees as its peer.
+        peer: The address of the peer for the servicer.
         metadata: What the client sent.
         timeout: Seconds until the deadline, None for none.
     """

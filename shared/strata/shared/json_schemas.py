@@ -34,7 +34,7 @@ _REFUSED = frozenset(
 
 
 class UnusableSchemaError(Exception):
-    """A schema cannot be used; the message says why."""
+    """A schema cannot be used; the message has the reason."""
 
 
 def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]:

@@ -19,7 +19,7 @@ PACKED_JSON_DEPTH = MAX_JSON_DEPTH + 4
 
 
 class JsonTextError(ValueError):
-    """The text is not JSON, or cannot be used; the message says why."""
+    """The text is not JSON, or cannot be used; the message has the reason."""
 
 
 class JsonTooDeepError(JsonTextError):

@@ -33,7 +33,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class TelemetryCollector(Collector):
-    """The metrics of a registry, and those of its process, as Prometheus knows them.
+    """The metrics of a registry, and the usual process metrics of Prometheus.
 
     Create it in the event loop, whose state some gauges read; `collect` may run in a thread.
     Histograms without observations are left out: most methods of a service are never called.

@@ -28,7 +28,7 @@ SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
 @dataclass(frozen=True, slots=True)
 class _PartitionWiring:
-    """The wiring of a process, with metrics that tell the partitions apart."""
+    """The wiring of a process, with metrics that have a label for the partition."""
 
     whole: Wiring
     telemetry: Telemetry

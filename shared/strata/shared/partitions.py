@@ -1,7 +1,7 @@
 """Partitions: the databases on which the projects of an installation are placed.
 
 A project is placed on one partition when it is created, and stays there. The name of its partition
-is a claim of every token of the project, so that a service knows it without a look-up.
+is a claim of every token of the project, so that services need no look-up.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """Files of a server that speaks TLS.
+    """The TLS files of a server.
 
     Attributes:
         certificate: Its certificate, with the chain up to the authority.

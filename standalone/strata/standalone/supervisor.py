@@ -156,7 +156,7 @@ class ProcessSupervisor:
         name: Name in logs and errors.
         launch: Starts the child and returns it once it serves. It is called again after each
             unexpected end, and raises an error if the child cannot be started.
-        stop_signal: Signal that asks the child to end.
+        stop_signal: Signal that requests the end of the child.
         stop_timeout: Seconds before a child that ignores the signal is killed.
         log_path: Log of the child, named in errors.
     """

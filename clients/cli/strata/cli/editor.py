@@ -46,7 +46,7 @@ def edit(text: str, settings: EditorSettings) -> str:
         try:
             edited = file.read_bytes().decode()
         except UnicodeDecodeError as error:
-            raise UsageError("The text is not UTF-8 any more; nothing was changed.") from error
+            raise UsageError("The text is no longer UTF-8; nothing was changed.") from error
     # Editors add a newline at the end of a file.
     return edited if text.endswith("\n") else edited.removesuffix("\n")
 

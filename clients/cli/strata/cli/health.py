@@ -111,7 +111,7 @@ async def service_states(client: GatewayClient) -> list[ServiceState]:
         "tool_execution": tools.ListTools(
             tool_service_pb2.ListToolsRequest(page_size=1), timeout=_PROBE_S
         ),
-        # Only tool execution can call the tool runner, and asks it for its state.
+        # Only tool execution can call the tool runner, and returns its state.
         "tool_runner": tools.GetToolRunner(
             tool_service_pb2.GetToolRunnerRequest(), timeout=_PROBE_S
         ),

@@ -91,7 +91,7 @@ def print_listing(
     """Prints the response of a List call as JSON or as a table.
 
     Args:
-        listing: The response; if it has a ``next_page_token``, a note says that there are more.
+        listing: The response; if it has a ``next_page_token``, a note states that there are more.
         columns: The headings.
         rows: The cells.
         empty: Text to print on a terminal if there are no rows.

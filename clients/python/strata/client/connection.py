@@ -372,7 +372,7 @@ async def connect(
     ``STRATA_API_KEY``, then from the Strata that runs on the data folder (``STRATA_DATA``).
 
     Args:
-        address: ``host:port``, or ``https://host`` to speak TLS (default port 443).
+        address: ``host:port``, or ``https://host`` for TLS (default port 443).
         api_key: The key, which also determines the project.
         project: Name or id of the project that the key must belong to; empty for any.
         data: A data folder; takes precedence over the environment.
@@ -388,7 +388,7 @@ async def connect(
         UnauthenticatedError: There is no key (``CREDENTIALS_MISSING``).
         PermissionDeniedError: The key belongs to another project.
         InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``, or there is
-            none to speak TLS to.
+            none that uses TLS.
         FailedPreconditionError: A file of the TLS settings cannot be used.
     """
     target = find_target(

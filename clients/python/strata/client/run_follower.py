@@ -37,7 +37,7 @@ class BackOff:
     Attributes:
         first_s: Pause before the first attempt; it doubles with each further one.
         longest_s: Longest pause.
-        patience_s: Time without contact after which the client gives up.
+        patience_s: Time without contact after which following fails.
         contact_s: A stream that stayed open for this time counts as contact, even without events.
     """
 

@@ -18,7 +18,7 @@ def _strata_call(
 
     try:
         hints = typing.get_type_hints(_strata_function)
-    except Exception:  # noqa: BLE001 - names that only a type checker sees
+    except Exception:  # noqa: BLE001 - names that exist only for type checkers
         hints = {}
     converted = {
         name: _strata_convert(value, hints[name]) if name in hints else value

@@ -28,7 +28,7 @@ class Reason(StrEnum):
     """Why a call failed, beyond its status.
 
     Equals ``strata.api.errors.v1.ErrorReason`` without the ``ERROR_REASON_``
-    prefix; the proto says which status and metadata go with each value.
+    prefix; the proto defines the status and metadata of each value.
     """
 
     UNSPECIFIED = "UNSPECIFIED"

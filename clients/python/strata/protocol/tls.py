@@ -13,7 +13,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """How a client speaks TLS.
+    """The TLS settings of a client.
 
     Attributes:
         ca: Certificates of the authorities that it trusts; None for those that come with gRPC.

@@ -25,7 +25,7 @@ class SentFile:
     """A file of a form.
 
     Attributes:
-        name: Its name, as the browser says.
+        name: Its name, as the browser sends it.
         data: Its bytes.
     """
 

@@ -33,7 +33,7 @@ class Sealer:
         Args:
             purpose: What it is for; it cannot be opened for another purpose.
             text: The text.
-            lifetime_s: Seconds until it cannot be opened any more.
+            lifetime_s: Seconds after which it can no longer be opened.
         """
         expiry = round(self._clock.now().timestamp() + lifetime_s)
         plain = expiry.to_bytes(_EXPIRY_BYTES, "big") + text.encode()

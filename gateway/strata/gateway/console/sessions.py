@@ -157,7 +157,7 @@ def _set_cookie(
 
 
 def origin_of(request: Request) -> str:
-    """Returns the origin at which the browser sees this server, such as ``https://host``."""
+    """Returns the origin of this server for the browser, such as ``https://host``."""
     # A browser names it in each form that it sends; programs do not.
     named = request.headers.get("origin", "")
     if named.partition("://")[2] == request.headers.get("host", " "):
@@ -167,6 +167,6 @@ def origin_of(request: Request) -> str:
 
 
 def _by_tls(request: Request) -> bool:
-    """Returns whether the browser speaks TLS, to this server or to a proxy in front of it."""
+    """Returns whether the browser uses TLS, to this server or to a proxy in front of it."""
     proxied = request.headers.get("x-forwarded-proto", "")
     return request.url.scheme == "https" or proxied == "https"

@@ -65,5 +65,5 @@ class Transcript:
 
 
 def role_name(message: message_pb2.Message) -> str:
-    """Returns who speaks in a message."""
+    """Returns the name of a message's author."""
     return _ROLES.get(message.role, "other")

@@ -2,7 +2,7 @@
 
 The agent loop hides the agent first and then deletes it from all services; afterwards the gateway
 ends its runs, schedules and document agents. A hidden agent can no longer be found, so
-nobody would notice a deletion that has stopped midway.
+an interrupted deletion would remain unnoticed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class GroupTurn:
     """The next turn of a run of a group.
 
     Attributes:
-        agent: The agent that speaks.
+        agent: The agent that replies.
         messages: The messages that it has not seen.
         manager: Whether it is the manager agent, which picks the next speaker.
         tool: A tool of the group that it gets in addition to its own; None for none.
@@ -116,7 +116,7 @@ class GroupManager(ABC):
 
 
 class RoundRobin(GroupManager):
-    """The members speak in their order."""
+    """The members reply in their order."""
 
     def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         super().__init__(group, exchange)
@@ -183,7 +183,7 @@ class Dynamic(GroupManager):
 
     @property
     def _options(self) -> Sequence[int]:
-        """Places of the members that may speak now: not the last speaker, if there are others."""
+        """Places of the members that may reply next: the last author only if there is no other."""
         places = range(len(self.group.members))
         return [place for place in places if place != self._last or len(places) == 1]
 

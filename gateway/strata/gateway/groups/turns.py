@@ -3,7 +3,7 @@
 The request id of a member's run is derived from the group's run and the number of the turn. When a
 group's run is dispatched again, here or by another gateway, it repeats its turns from the first
 one. Runs that were accepted before are found by their request ids and followed from their logs, so
-no member speaks twice and none is skipped. `LiveRun` drops relayed events that the group's log
+no member replies twice and none is skipped. `LiveRun` drops relayed events that the group's log
 already contains. A manager agent can ask members by a tool; the request ids of these runs are
 derived from the call, and their events are relayed beside those of the manager agent.
 """
@@ -251,7 +251,7 @@ class GroupTurns:
             )
 
     async def _member_run(self, run: _GroupRun, turn: GroupTurn, number: int) -> Run | None:
-        """Returns the run of a turn; None if the turn must not start any more."""
+        """Returns the run of a turn; None if the turn must no longer start."""
         new = _new_run(run.request, turn, f"turn {number}")
         if run.stop.is_set():
             assert new.request_id is not None

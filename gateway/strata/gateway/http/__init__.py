@@ -1,1 +1,1 @@
-"""The gateway over HTTP: the Connect protocol, gRPC-Web and APIs that other clients know."""
+"""The gateway over HTTP: the Connect protocol, gRPC-Web and the APIs of other clients."""

@@ -49,7 +49,7 @@ def _present(headers: HeaderLookup) -> Iterator[tuple[str, str]]:
 
 
 def request_id_in(trailing: Mapping[str, str | bytes]) -> str | None:
-    """Returns the id by which the logs know a call, from its trailing metadata."""
+    """Returns the id of a call in the logs, from its trailing metadata."""
     value = trailing.get(REQUEST_ID_KEY)
     return value if isinstance(value, str) else None
 

@@ -1,6 +1,6 @@
 """The Connect protocol and gRPC-Web for every public service, built from the descriptors.
 
-`connectrpc` speaks the protocols. Messages stay bytes; only JSON is converted, by their
+`connectrpc` implements the protocols. Messages stay bytes; only JSON is converted, by their
 descriptors. Each call goes to the gateway's own method table, so authentication, limits, deadlines
 and the forwarding to other services are those of gRPC.
 """
@@ -44,7 +44,7 @@ _JSON = "json"
 
 @dataclass(frozen=True, slots=True)
 class SerializedMessage:
-    """A message in one of the forms that the protocols know.
+    """A message in one of the formats of the protocols.
 
     Attributes:
         data: The bytes.

@@ -1,4 +1,4 @@
-"""Streamed responses for clients that speak only plain HTTP, such as curl.
+"""Streamed responses for clients that support only plain HTTP, such as curl.
 
 The Connect protocol frames the messages of a stream. Where the body of a request is plain JSON,
 the responses are lines of JSON, or server-sent events if the client accepts those.

@@ -160,7 +160,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         *,
         tokens: bool,
     ) -> AsyncIterator[run_event_pb2.RunEvent]:
-        """Follows a run, with messages of ``send_message`` as text if the client wants that."""
+        """Follows a run, with messages of ``send_message`` as text if the client requests that."""
         events = self._follower.follow(current_project(), run_id, after, tokens=tokens)
         as_text = not request.HasField("send_message_as_text") or request.send_message_as_text
         sent_text = SentText() if as_text else None

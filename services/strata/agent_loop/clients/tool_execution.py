@@ -99,7 +99,7 @@ class ToolClient:
             return answered(response.call) if response.HasField("call") else None
 
         def settles(response: execution_pb.ExecuteToolsWithCallsResponse) -> bool:
-            # Once the code has ended, no answer is expected any more.
+            # After the code has ended, no answer is expected.
             return response.response.finished.tool_return.name in CODE_TOOLS
 
         first = code_batch_to_proto(batch, code_access)

@@ -28,7 +28,7 @@ class CachedWindow:
     size: int
 
     def to_proto(self) -> window_pb.HeldWindow:
-        """Returns the field of a request that tells recall which messages are held."""
+        """Returns the request field with the range of messages that this process holds."""
         messages = self.window.messages
         return window_pb.HeldWindow(
             revision=self.window.revision,

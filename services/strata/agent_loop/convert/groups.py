@@ -106,7 +106,7 @@ def update_from_proto(request: pb.UpdateGroupRequest) -> UpdateGroup:
 
 
 def manager_type_from_proto(value: pb.ManagerType.ValueType) -> ManagerType | None:
-    """Returns the kind that a listing asks for; None for all.
+    """Returns the kind that a listing requests; None for all.
 
     Raises:
         InvalidArgumentError: The kind is unknown.

@@ -126,7 +126,7 @@ def code_answer_to_proto(number: int, answer: CodeAnswer) -> pb.ExecuteToolsWith
 
 
 def tool_event_from_proto(response: pb.ExecuteToolsResponse) -> ToolEvent | None:
-    """Returns an event of the executor; None if this release does not know it."""
+    """Returns an event of the executor; None for a kind of a newer release."""
     match response.WhichOneof("event"):
         case "started":
             started = response.started

@@ -365,7 +365,7 @@ class Journal(Protocol):
         ...
 
     async def close(self, key: JournalKey) -> StepRecord | None:
-        """Fences off a finished run, so that none of its dispatches can write any more.
+        """Fences off a finished run, so that none of its dispatches can write again.
 
         Args:
             key: The run; its attempt is ignored.
@@ -427,7 +427,7 @@ class Models(Protocol):
 
         Raises:
             ModelError: NOT_CONFIGURED, or AUTHENTICATION if a stored key cannot be decrypted;
-                the message says what to do.
+                the message describes what to do.
         """
         ...
 

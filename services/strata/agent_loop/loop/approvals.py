@@ -1,7 +1,7 @@
 """Finds the open approval requests in a window, and settles them.
 
 A request is open until the window holds returns of its calls. A run settles all open requests
-before it asks the model. Only the run that brought the response runs the approved calls; any other
+before it calls the model. Only the run that brought the response runs the approved calls; any other
 run stores results without running them.
 
 The last response counts, unless the run of an earlier response has journalled its calls. To find

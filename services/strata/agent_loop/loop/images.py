@@ -56,7 +56,7 @@ async def fetch_images(messages: Sequence[Message], fetcher: ImageFetcher | None
 async def load_images(request: ModelRequest, recall: Recall) -> ModelRequest:
     """Returns a request whose images have their bytes.
 
-    An image that is no longer stored is replaced by a text that says so. Without images the
+    An image that is no longer stored is replaced by a note. Without images the
     request is returned unchanged. While recall is unavailable, loading is retried.
 
     Raises:

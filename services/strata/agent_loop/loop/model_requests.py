@@ -73,7 +73,7 @@ MAX_OVERFLOWS = 2
 _FIRST_DELAY = 0.5
 _MAX_DELAY = 20.0
 # After a context-length error the next request has this share of the refused one's bytes: the
-# provider counts more tokens than estimated, and rarely says how many.
+# provider counts more tokens than estimated, and its error rarely states how many.
 _REFUSED_SHARE = 0.7
 # Text such as emoji can have this many times more tokens per byte than the text that was counted.
 _MOST_UNDERESTIMATED = 3
@@ -85,7 +85,7 @@ WITHOUT_IMAGES = "The provider refused the images; the model is asked without th
 TOO_LONG = "The prompt was too long; older messages are summarised or left out."
 """The reason of a restart with a smaller request."""
 NOT_AS_ASKED = "The reply does not satisfy the response format"
-"""First words of the reason of a restart that asks the model to correct its reply."""
+"""First words of the reason of a restart in which the model must correct its reply."""
 
 _log = get_logger(__name__)
 
@@ -338,7 +338,7 @@ class ModelRequester:
         offer: Offer,
         calls: dict[int, ArgumentsStream | None],
     ) -> None:
-        """Emits a piece of the reply, if the client wants pieces.
+        """Emits a piece of the reply, if the client requested deltas.
 
         Args:
             name: The step.

@@ -61,7 +61,7 @@ class CheckedReply:
 
 
 def with_json_replies(offer: Offer, asked: JsonReply | None) -> Offer:
-    """Returns an offer that asks for JSON replies; the unchanged offer if any text is allowed.
+    """Returns an offer that requests JSON replies; the unchanged offer if any text is allowed.
 
     Args:
         offer: The offer, before a loop adds its arguments.

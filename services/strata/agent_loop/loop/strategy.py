@@ -249,7 +249,7 @@ def _reason_to_go_on(end: StepEnd) -> str | None:
     ):
         return RULE_VIOLATED
     if failed:
-        # Before the child and continue rules: the model must know of the failure.
+        # Before the child and continue rules: the model must be informed of the failure.
         return CALL_FAILED
     if end.solver.restricts_next(end.history):
         return CHILD_RULE

@@ -185,7 +185,7 @@ class ModelProvider:
     async def probe(
         self, handle: str, keys: Sequence[SealedKey] = (), *, ask: bool = True
     ) -> tuple[list[ModelFinding], list[str]]:
-        """Probes a model: reads documentation tables, asks its server, and optionally the model.
+        """Probes a model: reads documentation tables, queries its server, and optionally the model.
 
         Args:
             handle: ``provider/model``.

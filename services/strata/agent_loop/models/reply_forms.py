@@ -83,7 +83,7 @@ def with_instruction(
 
 
 def instruction_for(reply: JsonReply, *, tools: bool) -> str:
-    """Returns the instruction that asks for a JSON reply."""
+    """Returns the instruction that requests a JSON reply."""
     beside = _BESIDE_CALLS if tools else ""
     if reply.schema is None:
         return _ANSWER.format("", beside)

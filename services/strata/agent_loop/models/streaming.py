@@ -46,7 +46,7 @@ class RetryPolicy:
     Attributes:
         attempts: Maximum number of requests, including the first.
         first_delay: Seconds before the second request; doubles each time, with jitter down to 75%.
-        max_delay: Maximum seconds of a delay. If the provider asks for a longer wait, the error is
+        max_delay: Maximum seconds of a delay. If the provider requests a longer wait, the error is
             raised with its `retry_after`.
         repeat_timeouts: Whether requests that timed out are retried.
         on_retry: Called with the error of each request that is retried.

@@ -3,7 +3,7 @@
 Data that the run's events do not hold is read from the current state of the services. The window
 has only the current system message; earlier ones are reconstructed from the changes in the events.
 Whether all this is what the run received is checked by a replay: a request with the stored digest
-equals the request that was sent. Parts with another digest are left out, and a note says so.
+equals the request that was sent. Parts with another digest are left out, which a note states.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Recorder:
         own = await self._messages_of_run(evidence)
         inputs = [message for message in own if message.id in evidence.input_ids]
         if len(inputs) != len(evidence.input_ids):
-            raise not_recordable(turn.run_id, "its messages are not stored any more")
+            raise not_recordable(turn.run_id, "its messages are no longer stored")
         _check_tools(turn.run_id, own)
         steps = _steps_of(evidence, own)
         systems = await self._system_texts(evidence)
@@ -186,7 +186,7 @@ class Recorder:
             page = await self._range(turn.conversation_id, turn.agent_id, low - 1, high)
             by_sequence |= {message.sequence: message for message in page}
         if any(sequence not in by_sequence for sequence in wanted):
-            raise not_recordable(turn.run_id, "messages that it was shown are not stored any more")
+            raise not_recordable(turn.run_id, "messages in its window are no longer stored")
         return tuple(by_sequence[sequence] for sequence in wanted)
 
     async def _window_before_summary(self, evidence: Evidence, start: int) -> tuple[Message, ...]:

@@ -71,7 +71,7 @@ class PassageUpload:
             yield self._state
         if place is None or not self._state.received:
             raise invalid_field("passages", "at least one must be sent")
-        # A stream that ends before the durable position only asks for the progress.
+        # A stream that ends before the durable position only requests the progress.
         if self._position >= self._state.received and not self._state.complete:
             self._state = await self._store.complete(self._request, self._state)
         yield self._state

@@ -1,4 +1,4 @@
-"""Detects whose messages a query asks about: the user's or the assistant's."""
+"""Detects whether a query is about messages of the user or of the assistant."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def entries_of(messages: Sequence[Message]) -> list[IndexEntry]:
 
 
 def preferences(query: SearchQuery, spoken: Sequence[TimeRange]) -> list[Preference]:
-    """Returns the preferences of a query: the role and the times that it asks about."""
+    """Returns the preferences of a query: the role and the times that it refers to."""
     role = query_role(query.text)
     whose = [] if role is None else [Preference(WHOSE_WEIGHT, "role", role.value)]
     return whose + time_preferences(spoken)

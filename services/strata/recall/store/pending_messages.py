@@ -25,7 +25,7 @@ _ALL_AGAIN = text(
     "UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'"
 )
 # Another replica may still write messages that it read before the agent was deleted. So the
-# agent is removed again when no such write can be running any more.
+# agent is removed again when no such write can still be running.
 _SWEEPABLE = "(NOT swept OR delete_time < now() - CAST(:settled AS interval))"
 _FORGOTTEN = text(
     f"""

@@ -302,7 +302,7 @@ class AgentTools:
             call: The tool call.
             agents: Agent names by agent id.
             message: The message to send.
-            group_id: The group whose run asks; empty if none.
+            group_id: The group in whose run the call is made; empty if none.
 
         Raises:
             ToolError: No agent answered.

@@ -27,7 +27,7 @@ _FRAMES = 8
 
 
 class ToolError(Exception):
-    """A tool failed, or was not called; the text says why."""
+    """A tool failed, or was not called; the text has the reason."""
 
 
 def run_with_tools(code: str, most: int, tools: dict[str, list[str]]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def show(
 
     All matches come before the messages around them. Long matches are cut so that further matches
     fit; those with the lowest ranks are left out if all are too many. The remaining space goes to
-    neighbours, those next to a match first. A message that is cut says so.
+    neighbours, those next to a match first. A truncated message has a note.
 
     Args:
         excerpts: The excerpts, best first.

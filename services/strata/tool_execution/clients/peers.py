@@ -1,8 +1,8 @@
-"""Channels to other services that retry calls and tell definite failures from unknown outcomes.
+"""Channels to other services that retry calls and distinguish failures from unknown outcomes.
 
 All calls of built-in tools to other services use these channels. Calls are retried while a service
 is unavailable, such as during a restart, if the contract allows it (`idempotency_level`: the method
-takes an idempotency key, or changes nothing). After the last attempt, the error says whether the
+takes an idempotency key, or changes nothing). After the last attempt, the error states whether the
 call may have had an effect. It names the service, never an address.
 """
 

@@ -70,7 +70,7 @@ class SandboxClient:
     async def run(self, run: SandboxRun) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
-        If a runner that was connected cannot be reached any more, it is unknown whether the call
+        If a runner that was connected can no longer be reached, it is unknown whether the call
         was started. The result is KILLED, not REFUSED, and the call is not sent again.
 
         Raises:

@@ -13,7 +13,7 @@ class NetworkPolicy:
     """The hosts that the operator allows tools to reach.
 
     Attributes:
-        allowed: Whether tools have network access at all.
+        allowed: Whether tools have network access.
         hosts: The allowed hosts, in the syntax of `problem_of`; empty means all that tools declare.
     """
 

@@ -56,7 +56,7 @@ class TransportFactory(Protocol):
 
 
 class NoTokenError(Exception):
-    """There is no valid token; the message says why and what to do."""
+    """There is no valid token; the message has the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

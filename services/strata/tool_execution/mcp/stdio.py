@@ -33,7 +33,7 @@ _MAX_ERROR_OUTPUT = 2_000
 _GRACE_S = 1.0
 _POLL_S = 0.01
 _WATCH_S = 0.5
-# The launcher asks the kernel to kill it when this process dies, then replaces itself by the
+# The launcher tells the kernel to kill it when this process dies, then replaces itself by the
 # program. As root it first switches to the user and sets no_new_privs, so that setuid programs gain
 # nothing. Changing the user resets the death signal, so the signal is set last.
 # The program's environment variables arrive on standard input, before the protocol: the launcher
@@ -281,7 +281,7 @@ async def open_stdio(
 
 
 def _runs(pid: int) -> bool:
-    """Says whether a child process is running; true if the system cannot tell."""
+    """Returns whether a child process is running; true if that cannot be determined."""
     if sys.platform == "darwin" or sys.platform == "win32":
         return True
     try:

@@ -65,7 +65,7 @@ class ToolSearch:
         self._own_vectors: dict[str, bytes] = {}
 
     async def search(self, query: str, limit: int) -> Sequence[ToolMatch]:
-        """Returns the best matches, best first; tools that do not match at all are left out.
+        """Returns the best matches, best first; tools that do not match are left out.
 
         Without an embedding model, only words are compared.
         """

@@ -21,7 +21,7 @@ from strata.tool_runner.sandbox import frames, outcome
 from strata.tool_runner.sandbox.forkserver import Child, Exit
 from strata.tool_runner.sandbox.outcome import CallStatus
 
-# Prefix of a message that asks a question; other messages are the answer to the call.
+# Prefix of a message with a question; other messages are the answer to the call.
 _ASKS = b'{"ask":'
 # Bytes of an answer besides its value.
 _ENVELOPE = 16_384
@@ -271,7 +271,7 @@ class JailedCall:
         """Starts the proxy on the socket that the jail passes out; returns the next message."""
         head, listener = await self._listener()
         if listener is None:
-            # The message says why there is no socket.
+            # The message has the reason why there is no socket.
             length = struct.unpack(">I", head)[0] if len(head) == _HEAD else _ENVELOPE + 1
             return None if length > _ENVELOPE else await self._exactly(length)
         try:

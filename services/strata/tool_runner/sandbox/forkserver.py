@@ -30,7 +30,7 @@ _BOOT = (
 
 
 class StartError(Exception):
-    """A fork server with this isolation cannot be started; the message says why."""
+    """A fork server with this isolation cannot be started; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

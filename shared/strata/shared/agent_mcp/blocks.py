@@ -22,7 +22,7 @@ class BlockServices(Protocol):
 
 
 async def blocks_of(client: BlockServices, agent_id: str) -> list[pb.Block]:
-    """Returns the blocks that an agent sees, in their order; at most `MAX_BLOCKS`."""
+    """Returns the blocks of an agent, in their order; at most `MAX_BLOCKS`."""
     request = pb.ListBlocksRequest(agent_id=agent_id, page_size=MAX_BLOCKS)
     return list((await client.blocks.ListBlocks(request)).blocks)
 

@@ -148,7 +148,7 @@ class ListenStreams:
     async def listen(
         self, context: ServerRequestContext, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Sends the events that the client asks for until it disconnects.
+        """Sends the events that the client has subscribed to until it disconnects.
 
         Raises:
             MCPError: Strata refuses the call or cannot be reached.

@@ -18,7 +18,7 @@ _NUMBERS = {label.value: number for label, number in PROVENANCES.to_proto.items(
 
 
 def role_name(role: common.Role.ValueType) -> str:
-    """Returns the name of a role, such as ``user``; ``system`` if this release does not know it."""
+    """Returns the name of a role, such as ``user``; ``system`` for a role of a newer release."""
     return ROLES.from_proto.get(role, MessageRole.SYSTEM).value
 
 

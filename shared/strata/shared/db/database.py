@@ -259,7 +259,7 @@ class Database:
     ) -> CursorResult[Any]:
         """Runs one statement of one project as a separate transaction.
 
-        It takes effect as a whole or not at all, without BEGIN and COMMIT. A caller that is
+        It is atomic, without BEGIN and COMMIT. A caller that is
         cancelled, or whose connection breaks, does not know whether it took effect.
 
         Args:

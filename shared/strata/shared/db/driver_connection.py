@@ -1,9 +1,9 @@
 """Connections of the driver that learn the built-in types of PostgreSQL once per process.
 
-The driver knows the built-in types, but of their arrays only ``text[]`` and few others. Each
-connection asks the catalogue for the others at their first use. That takes three round trips and
-5 to 10 ms of CPU time, of which the most goes into planning a recursive query. The answer is the
-same for all connections: the numbers of the built-in types are the same in all databases.
+The driver has codecs for the built-in types, but of their arrays only for ``text[]`` and a few.
+Each connection queries the catalogue for the others at their first use. That takes three round
+trips and 5 to 10 ms of CPU time, most of it for planning a recursive query. The result is the same
+for all connections, because the numbers of the built-in types are the same in all databases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_GENERATED_OID = 10_000
 
 @dataclass(frozen=True)
 class _NoStatement:
-    """Stands for the statement that would have asked. Its name says that no other was replaced."""
+    """Stands for the statement of the query. Its name proves that no other one was replaced."""
 
     name: str = "none"
 

@@ -104,7 +104,7 @@ def unable() -> UnavailableError:
 def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataError | None:
     """Returns the error that a caller should see; None if it did not come from the database.
 
-    Violated constraints also give None: the store that knows their meaning handles them.
+    Violated constraints also give None: the store handles them, because it defines their meaning.
 
     Args:
         error: The error that was raised.

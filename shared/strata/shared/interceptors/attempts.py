@@ -75,7 +75,7 @@ class ServiceCall(ServiceRepeated, RepeatedCall):
     An attempt that was never sent, because no connection could be made, is followed by another one
     for every method, and so are a few attempts whose token is refused. A repeatable method is
     attempted again after the connection broke, or while its server stops, as often as the time
-    allows; a few times after the answer UNAVAILABLE, or after no answer at all, for which an
+    allows; a few times after the answer UNAVAILABLE, or after no answer, for which an
     attempt is cancelled.
 
     Args:
@@ -179,7 +179,7 @@ class RepeatedStream(ServiceRepeated, grpc.aio.UnaryStreamCall[Any, Any]):
 
 
 class _Watch:
-    """Cancels an attempt when its time is over, and can tell that from any other cancellation."""
+    """Cancels an attempt at its time limit, and can distinguish this from other cancellations."""
 
     def __init__(self, attempt: Any, seconds: float) -> None:
         self._attempt = attempt

@@ -36,7 +36,7 @@ from strata.shared.tracing.spans import Span, SpanKind
 from strata.shared.tracing.trace_context import make_traceparent
 
 MARGIN_S = 0.05
-"""The part of the remaining time that each hop reserves, to answer before its caller gives up."""
+"""Seconds of the remaining time that each hop reserves, to answer before its caller's limit."""
 
 Metadata = Sequence[tuple[str, str | bytes]]
 

@@ -161,7 +161,7 @@ class MethodTable(grpc.GenericRpcHandler):
         return ending
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Adds handlers; the first one that knows a method serves it."""
+        """Adds handlers; the first one that has a method serves it."""
         self._generic.extend(handlers)
 
     def add_registered_method_handlers(

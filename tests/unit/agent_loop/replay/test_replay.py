@@ -392,10 +392,10 @@ async def test_a_changed_tool_return_is_a_difference_in_the_next_request() -> No
     [
         (lambda harness, events: events.pop(), "not over"),
         (lambda harness, events: events.pop(0), "before its messages"),
-        (lambda harness, events: harness.recall.log.clear(), "not stored any more"),
+        (lambda harness, events: harness.recall.log.clear(), "no longer stored"),
         (
             lambda harness, events: harness.recall.log.pop(harness.recall.messages[1].id),
-            "shown are not stored any more",
+            "in its window are no longer stored",
         ),
     ],
 )

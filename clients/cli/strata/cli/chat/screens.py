@@ -236,7 +236,7 @@ def has_markdown(text: str) -> bool:
 def rows_of(text: str, width: int) -> int:
     """Returns how many rows below the first one the cursor is after writing the text.
 
-    Terminals wrap lazily: the character that does not fit any more opens the next row.
+    Terminals wrap lazily: the character that no longer fits opens the next row.
     """
     rows = column = 0
     for character in text:

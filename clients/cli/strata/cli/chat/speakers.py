@@ -10,7 +10,7 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 class SpeakersInTurn:
     """Passes on the events of one member's turn at a time.
 
-    Members that a manager agent asks answer in parallel, while its own turn is still open. The
+    Members that a manager agent calls answer in parallel, while its own turn is still open. The
     events of the first turn to start are passed on at once. Events of the other turns are kept
     until that turn ends, and follow turn by turn; then the manager's turn continues, with its
     `turn_started` event repeated. Events of turns in sequence are passed on at once.

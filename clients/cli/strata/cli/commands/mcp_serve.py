@@ -67,7 +67,7 @@ def serve(
 ) -> None:
     """Serve the memory of an agent to an MCP client, such as an editor or another agent.
 
-    Standard input and output speak the protocol, unless --http is given.
+    Uses standard input and output, unless --http is given.
     Clients can read memory blocks and subscribe to them, search conversations, archival memory
     and files, and edit blocks; with --read-only, they cannot edit.
     Over HTTP they must send the token of STRATA_MCP_TOKEN, or the one printed at the start.

@@ -167,7 +167,7 @@ def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
         console.print(
             "[yellow]Warning:[/] other machines can reach this address, and API keys and messages"
             " cross the network unencrypted. Set STRATA_GATEWAY_TLS_CERTIFICATE_FILE and"
-            " STRATA_GATEWAY_TLS_KEY_FILE, or put a proxy that speaks TLS in front."
+            " STRATA_GATEWAY_TLS_KEY_FILE, or put a proxy with TLS in front."
         )
     console.print(
         f"HTTP: [bold]{escape(local.http_url)}[/]   (OpenAI clients: base URL"

@@ -54,7 +54,7 @@ class MemoryFile:
         data: Its bytes.
         document: Its parsed content, with the label from its name; None if it cannot be parsed.
         problem: Why it cannot be parsed; otherwise empty.
-        foreign: True if it is not a memory file at all.
+        foreign: True if it is not a memory file.
     """
 
     name: str

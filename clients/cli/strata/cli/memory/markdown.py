@@ -32,7 +32,7 @@ _MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
 
 
 class DocumentError(ValueError):
-    """A file is not a memory block; the message says why and what to do."""
+    """A file is not a memory block; the message has the reason and what to do."""
 
 
 class NoFrontMatterError(DocumentError):

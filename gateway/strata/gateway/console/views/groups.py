@@ -113,7 +113,7 @@ async def edit_group(visit: Visit) -> Response:
 
 
 async def update_group(visit: Visit) -> Response:
-    """Changes a group, unless somebody else has changed it since the form was opened."""
+    """Changes a group, unless it was changed elsewhere since the form was opened."""
     form = visit.form
     try:
         manager, members = await _manager_and_members(visit)

@@ -84,7 +84,7 @@ async def edit_server(visit: Visit) -> Response:
 
 
 async def update_server(visit: Visit) -> Response:
-    """Changes a server, unless somebody else has changed it since the form was opened."""
+    """Changes a server, unless it was changed elsewhere since the form was opened."""
     stored = await server_of(visit)
     try:
         check_unchanged(visit.form.text("state"), state_of(stored), "MCP server")

@@ -14,7 +14,7 @@ _MAX_PAGE = 500
 
 
 async def list_projects(visit: Visit) -> Response:
-    """Lists the projects of an organization; a project key sees only its own."""
+    """Lists the projects of an organization; with a project key only its own project."""
     if visit.identity.project.id:
         return visit.page("projects/own.html")
     listing = await visit.services.admin.ListProjects(

@@ -136,7 +136,7 @@ async def edit_schedule(visit: Visit) -> Response:
 
 
 async def update_schedule(visit: Visit) -> Response:
-    """Changes a schedule, unless somebody else has changed it since the form was opened."""
+    """Changes a schedule, unless it was changed elsewhere since the form was opened."""
     schedule = await _schedule_of(visit)
     try:
         check_unchanged(visit.form.text("state"), _state_of(schedule), "schedule")

@@ -54,7 +54,7 @@ _FORM = FormPage(
     },
 )
 _WITH_MEMORY = "agent_state"
-"""The parameter by which a custom tool asks for the memory of an agent."""
+"""The parameter by which a custom tool gets the memory of an agent."""
 
 
 async def list_tools(visit: Visit) -> Response:
@@ -163,7 +163,7 @@ async def edit_tool(visit: Visit) -> Response:
 
 
 async def update_tool(visit: Visit) -> Response:
-    """Stores a new version of a tool, unless somebody else has stored one meanwhile.
+    """Stores a new version of a tool, unless another one was stored meanwhile.
 
     The stored tool does not say whether its description and its schema were derived from its
     source. If the form leaves them unchanged, they are kept with an unchanged source, and derived

@@ -1,4 +1,4 @@
-"""The card of an agent, which tells clients of A2A how to reach it."""
+"""The card of an agent, with which A2A clients find and call it."""
 
 from __future__ import annotations
 

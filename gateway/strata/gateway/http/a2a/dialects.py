@@ -1,7 +1,7 @@
 """The methods of both versions of the protocol, and the JSON of each.
 
 Version 1.0 is the JSON of protobuf messages. Version 0.3 has other names and other JSON, which the
-SDK converts. The names of the methods tell the versions apart. Only version 1.0 lists tasks.
+SDK converts. The versions differ in the names of their methods. Only version 1.0 lists tasks.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def check_message(request: a2a.SendMessageRequest) -> None:
     """Checks what does not depend on the task.
 
     Raises:
-        A2AError: The message is not complete, or asks for what an agent cannot do.
+        A2AError: The message is not complete, or requires something that an agent cannot do.
     """
     message, configuration = request.message, request.configuration
     if not message.message_id:
@@ -98,7 +98,7 @@ def decisions_of(message: a2a.Message) -> Sequence[message_pb2.ApprovalDecision]
 
 
 def question(approval: message_pb2.ApprovalRequestPart) -> Sequence[a2a.Part]:
-    """Returns what a task asks for while it waits: a sentence, and the tool calls as data."""
+    """Returns what a waiting task requires: a sentence, and the tool calls as data."""
     names = ", ".join(sorted({call.name for call in approval.tool_calls}))
     shown = message_pb2.ApprovalRequestPart(
         approval_id=approval.approval_id,

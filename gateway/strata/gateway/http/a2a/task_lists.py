@@ -26,7 +26,7 @@ MAX_RUNS = 5_000
 """Only the tasks of this many of the newest runs are listed: each page reads all of them."""
 
 _RUNS_PAGE = 500
-# The possible states of the last run of a task. The run of a task that waits, or that nobody
+# The possible states of the last run of a task. The run of a task that waits, or that no caller
 # answered in time, is completed.
 _RUN_STATES: dict[a2a.TaskState, Sequence[pb.RunState.ValueType]] = {
     a2a.TASK_STATE_UNSPECIFIED: (),

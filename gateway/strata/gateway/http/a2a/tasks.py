@@ -113,7 +113,7 @@ class AgentTasks:
         return page
 
     async def send(self, request: a2a.SendMessageRequest) -> TaskView:
-        """Sends a message and returns its task: when it ends, or at once if the client asks for it.
+        """Sends a message; returns its task when it ends, or immediately if the client requests it.
 
         Raises:
             A2AError: The message cannot be sent.

@@ -16,7 +16,7 @@ from strata.protocol.errors import StrataError
 from strata.protocol.status import from_rpc_error
 
 SHOULD_RETRY = "x-should-retry"
-"""Header that tells the SDKs whether to send a failed request again."""
+"""Header that controls whether the SDKs send a failed request again."""
 RETRY_AFTER = "retry-after"
 """Header with the seconds after which a refused request may succeed."""
 

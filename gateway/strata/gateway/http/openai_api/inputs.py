@@ -80,7 +80,7 @@ class AgentInput:
 
 
 def without_known(items: Any, is_reply: Callable[[Any], bool], known: Any) -> Any:
-    """Returns items of a request in which those are replaced that the agent knows.
+    """Returns the items of a request, with those replaced that the agent already has.
 
     They are not sent, so they may hold what an agent cannot be sent, such as audio or files that
     another model was given.
@@ -108,7 +108,7 @@ def agent_input(
     result_of: Callable[[Item], ClientToolResult | None],
     message_of: Callable[[Item], message_pb2.MessageInput],
 ) -> AgentInput:
-    """Returns what the agent does not know yet: the items after the last one that it wrote.
+    """Returns the items that are new to the agent: those after the last one that it wrote.
 
     Args:
         items: All items of the request, oldest first.
@@ -190,7 +190,7 @@ def response_format_of(
     """Returns what the reply must be; None for free text.
 
     Args:
-        kind: What the request asks for.
+        kind: What the request refers to.
         schema: The schema, of ``json_schema``.
         param: The parameter that the schema is in.
 

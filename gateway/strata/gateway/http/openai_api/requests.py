@@ -154,7 +154,7 @@ def parse_chat_request(body: bytes) -> ChatRequest:
     """Returns the request.
 
     Raises:
-        ApiError: It is not valid, or asks for what an agent cannot do.
+        ApiError: It is not valid, or requires something that an agent cannot do.
     """
     return parse_body(body, ChatRequest, _ONLY, {})
 

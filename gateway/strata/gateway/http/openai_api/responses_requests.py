@@ -219,7 +219,7 @@ def parse_responses_request(body: bytes) -> ResponsesRequest:
     """Returns the request.
 
     Raises:
-        ApiError: It is not valid, or asks for what an agent cannot do.
+        ApiError: It is not valid, or requires something that an agent cannot do.
     """
     asked = parse_body(body, ResponsesRequest, _ONLY, _REASONS)
     if asked.conversation is not None and asked.previous_response_id is not None:

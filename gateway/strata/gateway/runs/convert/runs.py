@@ -114,7 +114,7 @@ def new_run(
 
 
 def is_asked_in_group(request: pb.SendMessageRequest | pb.StartRunRequest, caller: Caller) -> bool:
-    """Whether the manager agent of a group asks one of its members."""
+    """Whether the manager agent of a group calls one of its members."""
     asks = isinstance(request, pb.SendMessageRequest) and caller.run_id is not None
     return asks and bool(request.agent_id and request.group_id)
 
@@ -304,7 +304,7 @@ def execute_request(
     request.attempt = attempt
     # The call itself carries the trace.
     request.ClearField("traceparent")
-    # Each follower decides for itself; one that wants the tokens may join later.
+    # Each follower decides for itself; one that needs the tokens may join later.
     request.stream_tokens = True
     request.remaining_time.FromTimedelta(timedelta(seconds=remaining_s))
     return request
@@ -355,7 +355,7 @@ def run_to_pb(run: Run) -> pb.Run:
 
 
 def memory_agents_of(request: pb.GetMemoryStatusRequest) -> list[str]:
-    """Returns the ids of the agents that a request asks about.
+    """Returns the ids of the agents in a request.
 
     Raises:
         InvalidArgumentError: A malformed id, no id or too many, or both fields.

@@ -47,7 +47,7 @@ class DispatchTerms:
 
 
 class AttemptFailures:
-    """Counts the failed attempts of a run, and tells when the run fails.
+    """Counts the failed attempts of a run, and decides when the run fails.
 
     An unavailable service does not count: the run waits for it. A stream that breaks off in the
     middle of a turn, and an unexpected error, count until the run makes progress: the run itself

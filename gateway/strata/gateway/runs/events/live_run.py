@@ -222,7 +222,7 @@ class LiveRun:
             if self._lost is not None:
                 raise self._lost
             self.fence = await self._store.redispatch(self.fence)
-            # A model call of the lost dispatch gets no reply any more.
+            # A model call of the lost dispatch no longer gets a reply.
             self._model_calls.end_open_call(self._elapsed_ms())
 
     async def append(self, event: run_event_pb2.RunEvent) -> None:
@@ -314,7 +314,7 @@ class LiveRun:
                 restarted = self._withdrawal(_NOT_STORED, given_up=True)
                 self._append(RunEvent(step_restarted=restarted), "step_restarted")
             event = RunEvent(run_finished=finished)
-            # Add the lost tokens of earlier attempts, which the last attempt does not know.
+            # Add the lost tokens of earlier attempts, which the last attempt does not count.
             lost = self._progress.lost_usage(self.fence.attempt)
             if lost != Usage():
                 usage = usage_from_proto(finished.usage) + lost

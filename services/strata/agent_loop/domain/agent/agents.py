@@ -151,7 +151,7 @@ class Agent:
             window, see `domain.agent.file_limits`.
         per_file_view_window_char_limit: Characters of a file that are shown; 0 derives it too.
         message_buffer_autoclear: Each run begins with an empty window.
-        response_format: Format of its replies, unless a run asks for another one.
+        response_format: Format of its replies, unless a run requests another one.
         memory_agent_id: Id of its memory agent; empty for none.
         sleeptime_frequency: Its memory agent runs after the first turn of a conversation and
             then every this many turns; 0 without a memory agent, or if `buffer` decides.

@@ -18,7 +18,7 @@ DEFAULT_TERMINATION_TOKEN = "DONE!"  # noqa: S105 - the word that ends a run
 
 
 class ManagerType(StrEnum):
-    """How a group decides which member speaks, by wire name."""
+    """How a group chooses the member that replies, by wire name."""
 
     ROUND_ROBIN = "round_robin"
     SUPERVISOR = "supervisor"
@@ -40,7 +40,7 @@ MANAGED = frozenset(
 PAIRED = frozenset({ManagerType.SLEEPTIME, ManagerType.VOICE_SLEEPTIME})
 """Kinds that pair an agent with its memory agent: see `paired_groups`."""
 IN_TURNS = frozenset({ManagerType.ROUND_ROBIN, ManagerType.DYNAMIC, ManagerType.SWARM})
-"""Kinds whose members speak a bounded number of times."""
+"""Kinds with a limited number of turns of members."""
 
 
 def wrong_member_count(field: str, count: int) -> FieldViolation:
@@ -66,7 +66,7 @@ def wrong_field(violations: Sequence[FieldViolation]) -> InvalidArgumentError:
 
 @dataclass(frozen=True, slots=True)
 class ManagerConfig:
-    """How a group decides which member speaks; fields that its kind does not have are 0 or empty.
+    """How a group chooses the member that replies; fields that its kind lacks are 0 or empty.
 
     Attributes:
         max_turns: Maximum number of turns of members in one run; 0 means one for each member.

@@ -74,7 +74,7 @@ class AgentStore(Protocol):
 
         Args:
             agent_id: The agent.
-            revision: The revision that the caller knows.
+            revision: The revision that the caller has read.
 
         Returns:
             Whether it was hidden.
@@ -143,7 +143,7 @@ class AgentStore(Protocol):
     async def begin_deletion(self, agent_id: str) -> Sequence[str]:
         """Hides an agent and its memory agent permanently. Repeating it is harmless.
 
-        If a memory agent is hidden, its agent has no memory agent any more.
+        If a memory agent is hidden, its agent no longer has a memory agent.
 
         Returns:
             The ids of the hidden agents.

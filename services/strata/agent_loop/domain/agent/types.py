@@ -91,7 +91,7 @@ class TypeTraits:
 
     @property
     def line_numbered(self) -> bool:
-        """Whether it sees memory blocks with line numbers, if the provider is Anthropic."""
+        """Whether its prompt has line numbers in memory blocks, if the provider is Anthropic."""
         return self.type in LINE_NUMBERED_TYPES
 
     @property

@@ -97,7 +97,7 @@ class SummaryPart:
 
 @dataclass(frozen=True, slots=True)
 class OpaquePart:
-    """A part that this release does not know; kept unread as serialized proto."""
+    """A part of a kind from a newer release; kept as serialized proto."""
 
     data: bytes
 

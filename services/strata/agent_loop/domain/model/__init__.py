@@ -1,1 +1,1 @@
-"""Chat models as the loop sees them: requests, replies, settings, errors and stored keys."""
+"""The loop's interface to chat models: requests, replies, settings, errors and stored keys."""

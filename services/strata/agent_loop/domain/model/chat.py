@@ -289,7 +289,7 @@ class ModelSettings:
         temperature: None leaves it out. Ignored if the API has no such parameter.
         parallel_tool_calls: Whether one reply may hold several calls.
         reasoning_effort: none, minimal, low, medium, high, xhigh or max; None leaves it out.
-        max_reasoning_tokens: Thinking budget in tokens; 0 asks for no thinking.
+        max_reasoning_tokens: Thinking budget in tokens; 0 turns thinking off.
         structured_tools: Offer tools through the prompt and a JSON schema instead of the API's
             tool calling, for small local models.
         images: Whether the model is shown images; otherwise each is replaced by a text.

@@ -29,7 +29,7 @@ class ModelErrorKind(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     """The prompt does not fit into the model's window: compact and ask again."""
     BAD_REQUEST = "bad_request"
-    """The provider refuses the request as malformed, or does not know the model."""
+    """The provider refuses the request as malformed, or does not have the model."""
     IMAGES_REFUSED = "images_refused"
     """The provider refuses an image of the request, or the model cannot see images."""
     REFUSED = "refused"

@@ -10,7 +10,7 @@ class ReplyForm(IntEnum):
     """The ways to ask for JSON, from the weakest to the strongest."""
 
     PROMPT = 0
-    """The prompt asks for JSON; the provider enforces nothing."""
+    """Only the prompt requests JSON; the provider enforces nothing."""
     OBJECT = 1
     """The provider enforces JSON; the prompt has the schema."""
     SCHEMA = 2
@@ -54,7 +54,7 @@ class Quirks:
         unsigned_call: The signature for a first call of another model, which has none; empty to
             send none.
         thinking_config: Whether Google's object sets the thinking budget and shows thoughts.
-        efforts: Replacements for reasoning efforts that the server does not know.
+        efforts: Replacements for reasoning efforts that the server does not support.
     """
 
     call_id_length: int = 0

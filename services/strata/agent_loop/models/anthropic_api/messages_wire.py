@@ -41,7 +41,7 @@ FORCED_THINKING = "thinking with a forced call"
 """Thinking in a request that forces a call, which a model or a cloud may refuse."""
 
 FORCED_CALL = "tool_choice"
-"""A forced call, which the newest models refuse: the prompt asks for it instead."""
+"""A forced call, which the newest models refuse: the prompt requests it instead."""
 
 _ASKED = "Answer with a call of one of your tools, not with text."
 _ASKED_FOR = "Answer with a call of the tool `{}`, not with text."
@@ -206,7 +206,7 @@ def _max_tokens(
 
 
 def reply_form(request: ModelRequest, settings: ModelSettings, learnt: ReplyForms) -> ReplyForm:
-    """Returns how a request asks for JSON: by a schema, or by the prompt.
+    """Returns how a request requires JSON: by a schema, or by the prompt.
 
     Structured output exists since Claude 4.5; the API has no mode for objects without a schema.
     """

@@ -37,7 +37,7 @@ def plain_or_service_account(key: str) -> str:
     """Returns an access token, or the compact JSON of a Google service account.
 
     Raises:
-        ValueError: It is neither; the message says what is missing.
+        ValueError: It is neither; the message names what is missing.
     """
     if not key.lstrip().startswith("{"):
         return plain_key(key)

@@ -29,7 +29,7 @@ def open_client(base_url: str, api_key: str = "") -> AsyncOpenAI:
         api_key: Its default key; calls may use another one.
     """
     address = read_address(base_url)
-    # The SDK reads them from OPENAI_ORG_ID and OPENAI_PROJECT_ID, which Azure does not know.
+    # The SDK reads them from OPENAI_ORG_ID and OPENAI_PROJECT_ID, which Azure does not use.
     headers = cast("dict[str, str]", dict.fromkeys(OWN_HEADERS, Omit()))
     if not address.api_version:
         return _V1Client(

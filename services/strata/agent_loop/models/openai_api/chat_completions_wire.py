@@ -132,7 +132,7 @@ def _optional_parameter_in(message: str) -> str:
 
 
 def says_unsupported(message: str) -> bool:
-    """Says whether the text of an error says that something is not supported."""
+    """Returns whether the text of an error means that something is not supported."""
     return _UNSUPPORTED.search(message) is not None
 
 
@@ -219,7 +219,7 @@ def _reasoning(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]
 def reply_form(
     request: ModelRequest, quirks: Quirks, learnt: ReplyForms, *, official: bool
 ) -> ReplyForm:
-    """Returns how a request asks for JSON, if it does."""
+    """Returns how a request requires JSON, if it does."""
     reply = request.response_format
     if reply is None or (request.tools and not quirks.json_with_tools and not official):
         return ReplyForm.PROMPT

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the index; it does not contain tags that no passage has any more."""
+    """Adds the index; it does not contain tags that no passage has."""
     op.execute(
         "CREATE INDEX archive_tags_most_used ON archive_tags"
         " (project_id, archive_id, count DESC, tag) WHERE count > 0"

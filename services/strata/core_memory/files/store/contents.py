@@ -249,7 +249,7 @@ async def _is_claimed(connection: AsyncConnection, content: dict[str, str], atte
 async def drop_orphans(
     connection: AsyncConnection, project_id: str, contents: Sequence[str]
 ) -> None:
-    """Deletes those of the contents that no file uses any more, with parts and pages."""
+    """Deletes those of the contents that no file uses, with their parts and pages."""
     bound = {"project": project_id, "contents": list(contents)}
     # A transaction that adds a file of such a content holds its lock until it commits.
     await connection.execute(_LOCK_ORPHANS, bound)

@@ -80,7 +80,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops the tables, and the tools of such servers, which could not run any more."""
+    """Drops the tables, and the tools of such servers, which could no longer run."""
     op.execute("ALTER TABLE tools NO FORCE ROW LEVEL SECURITY")
     op.execute("DELETE FROM tools WHERE mcp_server_id <> ''")
     op.execute("ALTER TABLE tools FORCE ROW LEVEL SECURITY")

@@ -252,7 +252,7 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
     }
     if own is None:
         return rules
-    # Without namespaces it sees the machine's processes and must reach only itself.
+    # Without namespaces the machine's processes are visible to it, and it must reach only itself.
     again = _refuse(errno.EAGAIN)
     rules["clone"] = _clones(again)
     # Could allocate any amount before the watchdog checks. Libraries write zeros instead.

@@ -18,7 +18,7 @@ MAX_DEPTH = 100
 
 
 class BadResult(Exception):  # noqa: N818 - the name of the status
-    """The returned value cannot be converted to JSON; the message says why."""
+    """The returned value cannot be converted to JSON; the message has the reason."""
 
 
 def _plain(value: object) -> object:

@@ -114,7 +114,7 @@ class EmbeddingModels:
         info = self._infos.get(model_id)
         if info is None:
             raise FailedPreconditionError(
-                f"the embedding model {model_id} is not among the settings any more",
+                f"the embedding model {model_id} is no longer among the settings",
                 reason=Reason.MODEL_NOT_CONFIGURED,
                 metadata={"model": model_id},
             )

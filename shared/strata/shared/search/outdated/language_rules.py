@@ -82,7 +82,7 @@ class LanguageRules:
         no_value: The beginning of what is not a value of a property ("too short").
         value_end: The first word behind a value.
         trailing: Words that may follow the name of what has ended, such as a time.
-        vague: Verbs that say too little about what has ended: "I can't go any more."
+        vague: Verbs that do not identify what has ended: "I can't go any more."
         passed_over: Words without which statements are compared.
         weekdays: The names of the days of the week, from Monday.
         months: The names of the months, from January.

@@ -7,7 +7,7 @@ import java.time.Duration;
  *
  * @param first Pause before the first attempt; it doubles with each further attempt.
  * @param longest Longest pause.
- * @param patience Time without contact after which the client gives up.
+ * @param patience Time without contact after which a call fails.
  * @param contact A stream that was open for this time counts as contact, even without events.
  */
 public record BackOff(Duration first, Duration longest, Duration patience, Duration contact) {
