@@ -33,7 +33,7 @@ def take_output() -> BinaryIO:
 
 
 def die_with(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent ends (Linux only)."""
+    """Makes the kernel kill this process when its parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Keeps gRPC's log messages off the terminal."""
+"""Keeps the log messages of gRPC out of the terminal's output."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def lock_holder(path: Path) -> int | None:
 
 
 def _is_locked(file: IO[str]) -> bool:
-    """Says whether another process holds an exclusive lock (`flock`) on an open file."""
+    """Returns whether another process holds an exclusive lock (`flock`) on an open file."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

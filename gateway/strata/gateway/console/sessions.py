@@ -124,7 +124,7 @@ class SessionValues:
         return text if session_id == self._session_id else ""
 
     def put(self, response: Response, name: str, text: str, lifetime_s: float) -> None:
-        """Keeps a text for some seconds."""
+        """Stores a text for some seconds."""
         sealed = self._sealer.seal(_of_value(name), f"{self._session_id} {text}", lifetime_s)
         _set_cookie(self._request, response, self._cookie(name), sealed, lifetime_s)
 

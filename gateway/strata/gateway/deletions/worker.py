@@ -59,7 +59,7 @@ class AgentDeletions:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Says that deletions are due."""
+        """Signals that deletions are due."""
         self._wake.set()
 
     async def keep_finishing(self) -> None:

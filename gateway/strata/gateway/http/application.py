@@ -180,7 +180,7 @@ class _OnDemand:
 
 
 class _RpcApplication:
-    """Tells the protocols of calls apart by the type of their body."""
+    """Distinguishes the protocols of calls by the type of their body."""
 
     def __init__(
         self, connect: Application, paths: AbstractSet[str], streams: Mapping[str, PlainStream]

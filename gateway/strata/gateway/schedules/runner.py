@@ -34,7 +34,7 @@ class ScheduleRunner:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Says that schedules are due."""
+        """Signals that schedules are due."""
         self._wake.set()
 
     async def keep_starting(self) -> None:

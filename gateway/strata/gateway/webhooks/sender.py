@@ -75,7 +75,7 @@ class WebhookSender:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Says that deliveries are due."""
+        """Signals that deliveries are due."""
         self._wake.set()
 
     async def keep_sending(self) -> None:

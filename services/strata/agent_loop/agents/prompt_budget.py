@@ -113,7 +113,7 @@ class PromptBudget:
         )
 
     def leaves_less_than(self, other: PromptBudget) -> bool:
-        """Says whether this budget leaves less space for memory than another one."""
+        """Returns whether this budget leaves less space for memory than another one."""
         numbered = self.line_numbers and not other.line_numbers
         return numbered or self.memory_bytes < other.memory_bytes
 

@@ -168,7 +168,7 @@ def _gone(window: Window, planned: Plan) -> Sequence[Message]:
 
 
 def _covers(done: Plan, planned: Plan) -> bool:
-    """Says whether the summary of one plan covers all messages that another plan evicts."""
+    """Returns whether the summary of one plan covers all messages that another plan evicts."""
     summarised = {message.id for message in done.evicted}
     same = done.earlier == planned.earlier
     return same and all(message.id in summarised for message in planned.evicted)

@@ -182,7 +182,7 @@ class _Ladder:
             return await self._halve(bound, transcript_lines, depth)
 
     async def _ask(self, bound: BoundModel, transcript_lines: Sequence[str]) -> str:
-        """Asks for a summary.
+        """Requests a summary from the model.
 
         Raises:
             TooLongError: The transcript does not fit.

@@ -11,7 +11,7 @@ from strata.agent_loop.models.dialects.table import dialect_of
 
 
 def shows_line_numbers(agent: Agent, bound: BoundModel) -> bool:
-    """Says whether the model sees memory with line numbers (docs/wire-format.md#line-numbers)."""
+    """Returns whether memory is shown with line numbers (docs/wire-format.md#line-numbers)."""
     dialect = dialect_of(bound.settings.endpoint_type)
     return dialect.line_numbers and AGENT_TYPES[agent.type].line_numbered
 

@@ -129,11 +129,11 @@ class View:
         return messages_bytes(self.chats(messages))
 
     def _is_thought(self, part: ReasoningPart) -> bool:
-        """Says whether reasoning is shown as an argument of calls, to any model."""
+        """Returns whether reasoning is shown as an argument of calls, to any model."""
         return self.form is not None and self.form.thoughts and is_thought(part)
 
     def _is_of_another(self, message: Message) -> bool:
-        """Says whether another model wrote a message; False if its model is unknown."""
+        """Returns whether another model wrote a message; False if its model is unknown."""
         return bool(self.model and message.model) and message.model != self.model
 
     def _image(self, image: ImagePart) -> PromptPart:

@@ -142,7 +142,7 @@ def files_excess(fixed: int, max_bytes: float) -> int:
 
 
 def compaction_helps(fixed: int, max_bytes: float) -> bool:
-    """Says whether messages have enough space for a compaction to be worth its cost.
+    """Returns whether messages have enough space for a compaction to be worth its cost.
 
     If not, the system message and tools fill the prompt. Compacting would not help: the next turn
     would be too large again and pay for another summary.

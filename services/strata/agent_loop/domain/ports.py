@@ -361,7 +361,7 @@ class Journal(Protocol):
         ...
 
     async def is_finishing(self, key: JournalKey) -> bool:
-        """Says whether an earlier dispatch of the run is still finishing its step."""
+        """Returns whether an earlier dispatch of the run is still finishing its step."""
         ...
 
     async def close(self, key: JournalKey) -> StepRecord | None:

@@ -90,7 +90,7 @@ def all_failed(first: StepFailedError, others: Mapping[str, str]) -> StepFailedE
 
 
 def ends_run(error: StrataError) -> bool:
-    """Says whether an error of a service ends the run, since every dispatch would fail again."""
+    """Returns whether an error of a service ends the run, since every dispatch would fail again."""
     return not isinstance(error, _NOT_ENDED)
 
 

@@ -23,7 +23,7 @@ _OF_THE_PROVIDER = frozenset(
 
 
 def may_fail_over(error: ModelError) -> bool:
-    """Says whether another model is asked after this error of the agent's own model."""
+    """Returns whether another model is asked after this error of the agent's own model."""
     return error.kind in _OF_THE_PROVIDER or error.out_of_credit
 
 

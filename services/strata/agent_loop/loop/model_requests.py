@@ -239,7 +239,7 @@ class ModelRequester:
         return await self._ask(name, window, offer, await self._prepare(window, offer))
 
     def _is_passed_over(self, failed: StepFailedError) -> bool:
-        """Says whether the next model is asked after this failure of the current one."""
+        """Returns whether the next model is asked after this failure of the current one."""
         error = failed.model_error
         return self._chain.is_at_fallback or (error is not None and may_fail_over(error))
 

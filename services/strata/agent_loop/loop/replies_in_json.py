@@ -215,7 +215,7 @@ class HeldPieces:
         self._calls: set[int] = set()
 
     def take(self, event: ModelEvent) -> bool:
-        """Says whether a piece is held back until the reply is validated."""
+        """Returns whether a piece is held back until the reply is validated."""
         if isinstance(event, TextDelta):
             self._texts = self._texts or self._text
             return self._text

@@ -241,7 +241,7 @@ class Steps:
         return StopReason.MAX_STEPS
 
     def _concerns_earlier_run(self, asked: OpenRequest, stop: StopReason) -> bool:
-        """Says whether the stop concerns an earlier run only; this run must still reply."""
+        """Returns whether the stop concerns an earlier run only; this run must still reply."""
         ends = stop in (StopReason.END_TURN, StopReason.TOOL_RULE)
         return ends and asked.answered_by != self._key.run_id
 
@@ -355,7 +355,7 @@ class Steps:
         )
 
     def _may_outdate_memory(self, result: ToolResult) -> bool:
-        """Says whether memory may differ now from what the model was shown.
+        """Returns whether memory may differ now from what the model was shown.
 
         A failed built-in tool of a memory tier counts too: an edit fails if the text was changed
         by others, and the next edit must see the current text. A call with an unknown outcome may

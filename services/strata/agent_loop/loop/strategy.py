@@ -87,7 +87,7 @@ class LoopStrategy(Protocol):
         ...
 
     def wants_to_end(self, end: StepEnd) -> bool:
-        """Says whether a step would end the turn if no required tool was missing."""
+        """Returns whether a step would end the turn if no required tool was missing."""
         ...
 
     def outcome(self, end: StepEnd, note: str | None) -> tuple[StopReason | None, str | None]:
@@ -223,7 +223,7 @@ def heartbeats_of(messages: Sequence[Message]) -> frozenset[str]:
 
 
 def _terminal(name: str, solver: ToolRulesSolver) -> bool:
-    """Says whether a call of a tool ends a turn of the V2 loop."""
+    """Returns whether a call of a tool ends a turn of the V2 loop."""
     return solver.ends(name) or (name in TEXT_TOOLS and not solver.continues(name))
 
 

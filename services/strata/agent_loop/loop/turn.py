@@ -276,7 +276,7 @@ class Turn:
         await self._sink.emit(TendedTurn(agent.memory_agent_id, agent.sleeptime_frequency, buffer))
 
     async def _agent_is_gone(self) -> bool:
-        """Says whether the agent, or its conversation, was deleted during the turn."""
+        """Returns whether the agent, or its conversation, was deleted during the turn."""
         try:
             await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
         except NotFoundError:
@@ -517,7 +517,7 @@ class Turn:
 
 
 def _has_reply(committed: Sequence[Message]) -> bool:
-    """Says whether a stored message of the run is a model's reply."""
+    """Returns whether a stored message of the run is a model's reply."""
     return any(message.usage is not None for message in committed)
 
 

@@ -1,4 +1,4 @@
-"""All that a turn uses, in one value."""
+"""The dependencies of a turn, in one value."""
 
 from __future__ import annotations
 

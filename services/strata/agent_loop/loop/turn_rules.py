@@ -161,7 +161,7 @@ class TurnRules:
         return self._solver.timeouts(names, tainted=tainted)
 
     def approves_by_default(self, names: Collection[str], *, tainted: bool) -> bool:
-        """Says whether calls of these tools are approved by default at the deadline."""
+        """Returns whether calls of these tools are approved by default at the deadline."""
         return self._solver.approves_by_default(names, tainted=tainted)
 
     def take(self, messages: Iterable[Message]) -> None:
@@ -173,7 +173,7 @@ class TurnRules:
         self._heartbeats |= heartbeats_of(messages)
 
     def has_returned(self, name: str, output: str) -> bool:
-        """Says whether a call of a tool in this run has returned this text."""
+        """Returns whether a call of a tool in this run has returned this text."""
         return Called(name, output) in self._history
 
     def _due(self, toolset: ToolSet, allowance: Allowance) -> tuple[str, ...]:
@@ -262,7 +262,7 @@ class StepRules:
 
     @staticmethod
     def taints(call: ToolCall, toolset: ToolSet) -> bool:
-        """Says whether a call may return untrusted content."""
+        """Returns whether a call may return untrusted content."""
         return bool(toolset.untrusted_labels(call.name))
 
     @property
@@ -424,7 +424,7 @@ class StepRules:
 
     @staticmethod
     def invalid(message: Message) -> bool:
-        """Says whether a tool message refuses a call for invalid arguments of a rule."""
+        """Returns whether a tool message refuses a call for invalid arguments of a rule."""
         return any(
             tool_return.provenance is Provenance.SYSTEM
             and str(called_by(tool_return).output).startswith(INVALID_PREFILLED)

@@ -116,7 +116,7 @@ class ModelFactory:
     async def has_model(
         self, endpoint: ModelEndpoint, name: str, *, limit: float = LIST_TIMEOUT
     ) -> bool:
-        """Asks an endpoint for one model, which need not be in its list.
+        """Queries an endpoint for one model, which need not be in its list.
 
         Args:
             endpoint: The endpoint.

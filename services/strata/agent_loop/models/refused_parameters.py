@@ -1,4 +1,4 @@
-"""Remembers optional parameters that models refused.
+"""Stores which optional parameters models have refused.
 
 A refusal may depend on the account, so it is remembered per project and key. It is forgotten
 after `LIFETIME_S`, since accounts are verified and models are replaced while this process
@@ -44,7 +44,7 @@ class Refusals:
     values: set[tuple[str, str]] = field(default_factory=set)
 
     def covers(self, name: str, value: Any) -> bool:
-        """Says whether a parameter with this value is left out."""
+        """Returns whether a parameter with this value is left out."""
         if name in self.names:
             return True
         # Few models refuse a value. Without a refused value, long ones (messages) are not

@@ -180,7 +180,7 @@ def _option_of(value: Any, schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _may_be(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Says whether a value seems to match a schema, judged by its members."""
+    """Returns whether a value seems to match a schema, judged by its members."""
     if isinstance(value, dict) and "properties" in schema:
         properties: Mapping[str, Any] = schema["properties"]
         return (
@@ -196,7 +196,7 @@ def _may_be(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _is_allowed(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Says whether the constant or the plain type of a schema allows a value."""
+    """Returns whether the constant or the plain type of a schema allows a value."""
     if "const" in schema:
         return bool(value == schema["const"])
     kinds = [_TYPES[kind] for kind in _types(schema) if kind in _TYPES]

@@ -90,7 +90,7 @@ def sample_ratio(size: int, usage: Usage) -> float | None:
 
 
 def fits(tokens: int, context_window: int, *, headroom: float = DEFAULT_HEADROOM) -> bool:
-    """Says whether a prompt leaves `headroom` (a fraction) of the window free."""
+    """Returns whether a prompt leaves `headroom` (a fraction) of the window free."""
     return tokens <= context_window * (1.0 - headroom)
 
 

@@ -139,12 +139,12 @@ def assemble(base: str, section: str, metadata: Metadata) -> str:
 
 
 def is_current(text: str, base: str, section: str) -> bool:
-    """Says whether a system message shows this base prompt and memory; ignores the metadata."""
+    """Returns whether a system message shows this base prompt and memory; ignores the metadata."""
     return _metadata_of(text, base, section) is not None
 
 
 def shows_day(text: str, now: datetime, timezone: str) -> bool:
-    """Says whether a system message shows the current date in a time zone."""
+    """Returns whether a system message shows the current date in a time zone."""
     return f"{_OPEN}\n{_date_line(now, timezone)}\n" in text
 
 

@@ -365,7 +365,7 @@ def _run_calls(evidence: Evidence, messages: Sequence[Message]) -> tuple[RunCall
 
 
 def _was_run(tool_return: ToolReturn) -> bool:
-    """Says whether a call reached the tools; returns of the loop itself are labelled SYSTEM."""
+    """Returns whether a call reached the tools; returns of the loop itself are labelled SYSTEM."""
     if tool_return.provenance is not Provenance.SYSTEM or tool_return.status is ToolStatus.UNKNOWN:
         return not tool_return.returned_by
     return NOT_RUN in tool_return.content

@@ -49,7 +49,7 @@ def made_by(tool_return: ToolReturn) -> list[Called]:
 
 
 def was_run(tool_return: ToolReturn) -> bool:
-    """Says whether a tool was called, or may have been.
+    """Returns whether a tool was called, or may have been.
 
     Refused calls never reached the tool. An unknown outcome counts as called.
     """

@@ -56,7 +56,7 @@ def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    """Says whether a value satisfies type, enum, const, anyOf and oneOf of a schema."""
+    """Returns whether a value satisfies type, enum, const, anyOf and oneOf of a schema."""
     if not isinstance(schema, Mapping):
         return schema is not False
     kinds = schema.get("type", [])

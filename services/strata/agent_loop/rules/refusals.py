@@ -38,5 +38,5 @@ _ALL = (
 
 
 def is_refusal(text: object) -> bool:
-    """Says whether a return written by the system refuses a call."""
+    """Returns whether a return written by the system refuses a call."""
     return isinstance(text, str) and text.startswith(_ALL)

@@ -94,15 +94,15 @@ class ToolRulesSolver:
         return Allowance(kept, forced and bool(kept), self._prefilled(history))
 
     def ends(self, name: str) -> bool:
-        """Says whether a call of the tool ends the run (``exit_loop``)."""
+        """Returns whether a call of the tool ends the run (``exit_loop``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.EXIT_LOOP))
 
     def continues(self, name: str) -> bool:
-        """Says whether the run continues after a call of the tool (``continue_loop``)."""
+        """Returns whether the run continues after a call of the tool (``continue_loop``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.CONTINUE_LOOP))
 
     def restricts_next(self, history: Sequence[Called]) -> bool:
-        """Says whether one of certain tools must follow the last call.
+        """Returns whether one of certain tools must follow the last call.
 
         This is so if a ``constrain_child_tools`` rule applies to it, or a ``conditional`` rule to
         its output.
@@ -111,11 +111,11 @@ class ToolRulesSolver:
         return any(rule.type in kinds and _forces(rule, history) for rule in self._rules)
 
     def branches(self, name: str) -> bool:
-        """Says whether the tool's output decides which tool may follow (``conditional``)."""
+        """Returns whether the tool's output decides which tool may follow (``conditional``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.CONDITIONAL))
 
     def gates(self, name: str, *, tainted: bool) -> bool:
-        """Says whether calls of the tool need approval (``requires_approval``).
+        """Returns whether calls of the tool need approval (``requires_approval``).
 
         Args:
             name: Name of the tool.
@@ -129,7 +129,7 @@ class ToolRulesSolver:
         return [rule.timeout_s for rule in gates if rule.tool_name in names and rule.timeout_s]
 
     def approves_by_default(self, names: Collection[str], *, tainted: bool) -> bool:
-        """Says whether calls of these tools are approved by default.
+        """Returns whether calls of these tools are approved by default.
 
         For each tool, at least one rule must approve by default, and none may deny by default.
         """

@@ -161,7 +161,7 @@ class PostgresJournal:
             raise _stale(key)
 
     async def is_finishing(self, key: JournalKey) -> bool:
-        """Says whether an earlier dispatch of the run is still finishing its step."""
+        """Returns whether an earlier dispatch of the run is still finishing its step."""
         rows = await self._database.query(_IS_FINISHING, run=key.run_id, attempt=key.attempt)
         return bool(rows and rows[0][0])
 

@@ -379,7 +379,7 @@ async def _guarded(
 
 
 def is_unknown_agent(error: IntegrityError) -> bool:
-    """Says whether the error is the violated foreign key to the agent."""
+    """Returns whether the error is the violated foreign key to the agent."""
     return getattr(driver_error(error), "constraint_name", None) == "agent_archives_agent"
 
 

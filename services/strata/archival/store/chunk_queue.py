@@ -114,7 +114,7 @@ class ChunkQueue:
 
     @asynccontextmanager
     async def claim(self) -> AsyncIterator[QueuedSet | None]:
-        """Claims the longest waiting set of the project in turn; None if there is none.
+        """Claims the longest waiting set of the project whose turn it is; None if there is none.
 
         No other replica gets it while the context is open.
         """
@@ -150,7 +150,7 @@ class ChunkQueue:
         """Records that these chunks are indexed; the set goes to the end of the queue.
 
         Returns:
-            Whether the set still serves; otherwise it was dropped meanwhile.
+            Whether the set is still in use; otherwise it was dropped meanwhile.
         """
         values = {
             "project": queued.project_id,

@@ -172,7 +172,7 @@ class ChunkContents:
         return None if row is None else to_chunk(row).indexed_text
 
     async def serves(self, key: Key) -> bool:
-        """Says whether a set still serves."""
+        """Returns whether a set is still in use."""
         async with self._database.transaction(project_id=key[0], read_only=True) as connection:
             result = await connection.execute(_SERVES, {"project": key[0], "set": key[1]})
             return result.one_or_none() is not None

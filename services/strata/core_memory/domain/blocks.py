@@ -233,7 +233,7 @@ def default_description(label: str) -> str:
 
 
 def is_label(text: str) -> bool:
-    """Says whether a text is a valid label; `LABEL_RULE` is the rule in words."""
+    """Returns whether a text is a valid label; `LABEL_RULE` is the rule in words."""
     return _LABEL.fullmatch(text) is not None and text.lower() not in _RESERVED_LABELS
 
 
@@ -269,7 +269,7 @@ def used_percent(block: Block) -> int:
 
 
 def is_nearly_full(block: Block) -> bool:
-    """Says whether a block is so full that its readers are warned."""
+    """Returns whether a block is so full that its readers are warned."""
     return used_percent(block) >= NEARLY_FULL_PERCENT
 
 

@@ -158,7 +158,7 @@ class ReleaseAgent:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block by id, or by agent and label; at an earlier time, if one is set.
+    """A query for a block by id, or by agent and label; at an earlier time, if one is set.
 
     Attributes:
         detached: If the agent has no block of the label, ask for the last one that it had.
@@ -173,7 +173,7 @@ class GetBlock:
 
 @dataclass(frozen=True, slots=True)
 class ListBlocks:
-    """Asks for the blocks of an agent, as they were if there is a time, or of the project."""
+    """A query for the blocks of the project or of an agent, optionally at an earlier time."""
 
     agent_id: str = ""
     label: str = ""

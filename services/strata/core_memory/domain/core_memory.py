@@ -249,7 +249,7 @@ class CoreMemory:
         await self._store.mutate(receipt.request, work)
 
     async def edit(self, command: EditBlock, receipt: Receipt[Edited]) -> Edited:
-        """Applies a memory verb with all its guardrails; see `apply_verb`.
+        """Applies a memory operation with all its checks; see `apply_verb`.
 
         Raises:
             ReplayedError: The request was done before.
@@ -281,7 +281,7 @@ class CoreMemory:
             All blocks of the agent, in order of attachment.
 
         Raises:
-            NotFoundError: One of the existing blocks is not there, or the agent that it follows.
+            NotFoundError: One of the existing blocks, or the agent that it follows, does not exist.
             AlreadyExistsError: Two blocks have the same label.
             FailedPreconditionError: A text is longer than its limit, or all of them together
                 are larger than the limit of the prompt.
@@ -307,10 +307,10 @@ class CoreMemory:
         return await self._store.mutate(RequestKey(), work)
 
     async def limit_prompt(self, command: LimitPrompt) -> PromptLimit:
-        """Sets how large the memory of an agent may become; returns the previous limit.
+        """Sets the maximum size of an agent's memory; returns the previous limit.
 
         Without `only_raise` the limit is set regardless of the size, unless the limit of a
-        later revision of the agent is set already.
+        later revision of the agent is already set.
 
         Raises:
             NotFoundError: There is no such agent.
@@ -380,7 +380,7 @@ def _authorship(operation: str, actor: Actor, time: datetime) -> Authorship:
 
 
 def _clears_taint(block: Block, changed: Block, command: UpdateBlock, *, merged: bool) -> bool:
-    """Says whether a change removes the taint of the block: see `domain.taint`.
+    """Returns whether a change removes the taint of the block: see `domain.taint`.
 
     A new value counts as written by a person, unless it was merged with changes of others or
     set by an agent's run through the API.

@@ -159,7 +159,7 @@ class Unit(Protocol):
         ...
 
     async def knows_agent(self, agent_id: str) -> bool:
-        """Says whether there is such an agent."""
+        """Returns whether there is such an agent."""
         ...
 
     async def begin_agent(
@@ -261,7 +261,7 @@ class BlockStore(MemoryReader, Protocol):
         ...
 
     async def knows_agent(self, agent_id: str) -> bool:
-        """Says whether there is such an agent."""
+        """Returns whether there is such an agent."""
         ...
 
     async def labelled(self, agent_id: str, label: str) -> LabelledBlock:

@@ -105,7 +105,7 @@ class PostgresBlockStore:
         return to_block(rows[0]) if rows else None
 
     async def knows_agent(self, agent_id: str) -> bool:
-        """Says whether there is such an agent."""
+        """Returns whether there is such an agent."""
         return bool(await self._database.query(KNOWN_AGENT, agent=agent_id))
 
     async def labelled(self, agent_id: str, label: str) -> LabelledBlock:

@@ -196,7 +196,7 @@ class PostgresUnit:
         return (await self._run(DETACH, agent=agent_id, block=block_id, time=time)).rowcount > 0
 
     async def knows_agent(self, agent_id: str) -> bool:
-        """Says whether there is such an agent."""
+        """Returns whether there is such an agent."""
         return (await self._run(KNOWN_AGENT, agent=agent_id)).first() is not None
 
     async def begin_agent(

@@ -80,7 +80,7 @@ def searchable_text(message: Message) -> str:
 
 
 def is_indexed(message: Message) -> bool:
-    """Says whether a message is in the vector index: those of users, agents, and summaries.
+    """Returns whether a message is in the vector index: those of users, agents, and summaries.
 
     Returns of tools are long and rarely prose, so they are only searched by words.
     """

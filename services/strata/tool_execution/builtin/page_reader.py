@@ -49,7 +49,7 @@ _log = get_logger(__name__)
 
 
 def takes(content_type: str) -> bool:
-    """Says whether a response with this content type may be readable."""
+    """Returns whether a response with this content type may be readable."""
     return (
         content_type in _HTML | PDF_TYPES | _TEXT | _UNKNOWN
         or content_type.startswith("text/")

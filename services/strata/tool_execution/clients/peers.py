@@ -124,7 +124,7 @@ class _RetryingCall:
 
 
 def _is_lost(error: StrataError) -> bool:
-    """Says whether a failed request may have had an effect."""
+    """Returns whether a failed request may have had an effect."""
     return not error.unsent and isinstance(
         error, UnavailableError | DeadlineExceededError | CancelledError | InternalError
     )

@@ -308,7 +308,7 @@ class OwnTools:
 
 
 def takes_agent_state(tool: Tool) -> bool:
-    """Says whether a tool takes the memory of the calling agent (``agent_state``)."""
+    """Returns whether a tool takes the memory of the calling agent (``agent_state``)."""
     own = tool.own
     return own is not None and derive.takes_agent_state(own.source_code, own.function)
 

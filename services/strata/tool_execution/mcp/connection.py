@@ -148,7 +148,7 @@ class McpConnection:
         return await self._request("tools/call", parameters, seconds)
 
     async def answers(self, seconds: float) -> bool:
-        """Says whether the server still answers (``ping``)."""
+        """Returns whether the server still answers (``ping``)."""
         try:
             await self._request("ping", None, seconds)
         except RefusedError:

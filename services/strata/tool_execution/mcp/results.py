@@ -103,7 +103,7 @@ class _ContentReader:
 
 
 def _same(text: str, structured: Any) -> bool:
-    """Says whether text and JSON have the same content; SDKs wrap values that are not objects."""
+    """Returns whether text and JSON have equal content; SDKs wrap values that are not objects."""
     meant = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         meant += structured.values()

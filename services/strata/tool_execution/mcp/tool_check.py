@@ -97,7 +97,7 @@ def _checked(name: str, tool_name: str, item: Mapping[str, Any]) -> ReportedTool
 
 
 def _is_task_only(execution: Any) -> bool:
-    """Says whether the server refuses plain calls of a tool ("execution.taskSupport")."""
+    """Returns whether the server refuses plain calls of a tool ("execution.taskSupport")."""
     return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
 
 

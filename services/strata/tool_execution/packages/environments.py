@@ -152,7 +152,7 @@ class Environments:
 
 
 def _used(path: Path) -> bool:
-    """Says whether an environment exists, and updates its time of last use."""
+    """Returns whether an environment exists, and updates its time of last use."""
     try:
         if time.time() - path.stat().st_mtime > _TOUCH_S:
             os.utime(path)

@@ -104,7 +104,7 @@ def _pick(module: ast.Module, name: str) -> _Function:
 
 @lru_cache(maxsize=512)
 def takes_agent_state(source: str, function: str) -> bool:
-    """Says whether a function has a parameter ``agent_state``.
+    """Returns whether a function has a parameter ``agent_state``.
 
     Args:
         source: Source of a valid tool.

@@ -347,7 +347,7 @@ def check(run: SandboxRun) -> str:
 
 
 def _is_text(text: str) -> bool:
-    """Says whether a text has no lone surrogates, which an environment variable cannot hold."""
+    """Returns whether a text has no lone surrogates, which an environment variable cannot hold."""
     try:
         text.encode()
     except UnicodeEncodeError:

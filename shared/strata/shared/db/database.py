@@ -541,7 +541,7 @@ class Database:
 
 
 async def _learn_tenant_type(session: _Session) -> None:
-    """Tells the driver that a tenant is sent as text, once for each connection.
+    """Configures the driver to send a tenant as text, once for each connection.
 
     Without that the driver would read the type from the catalogue, in three statements that take
     much longer than this one.

@@ -1,4 +1,4 @@
-"""The client side of a call, the same over a socket and in the process.
+"""The client side of calls to other services, over a socket or in process.
 
 `ClientChannel` wraps any `grpc.aio.Channel`. Each call through it carries the
 identity, request id and trace of the call being served, gets a deadline no later
@@ -97,14 +97,14 @@ def outgoing_metadata(
 
 
 def _vouched(context: RequestContext, metadata: Metadata | None) -> bool:
-    """Whether the identity that is sent is the internal token of the context."""
+    """Returns whether the call is authenticated with the internal token of the context."""
     if context.caller is None or not context.caller.token:
         return False
     return all(key != AUTHORIZATION_KEY for key, _ in metadata or ())
 
 
 def _checked(key: str, value: str | bytes) -> tuple[str, str | bytes]:
-    # As gRPC does on the wire; a mistake must not wait for the first split deployment.
+    # gRPC makes this check only for calls over a socket; here it also applies to in-process calls.
     if not _legal_key(key) or isinstance(value, bytes) != key.endswith("-bin"):
         raise ValueError(f"metadata {key!r} is not legal")
     return key, value
@@ -173,10 +173,10 @@ class _Callable:
 
 
 class _RepeatedCallable(_Callable):
-    """Starts calls that are attempted again.
+    """Starts calls that are repeated after failures.
 
-    Of the calls with streamed requests, those with a `RequestStream` and streamed responses are:
-    other requests can be sent once only.
+    A call with streamed requests is repeated only if it has a `RequestStream` and streamed
+    responses; the requests of others can be sent only once.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class _RepeatedCallable(_Callable):
                 return begin(request, left, metadata, **options)
 
         path, policy = self._method.path, self._policy
-        # When to give up on a peer that cannot be reached.
+        # The time until which an unreachable peer is waited for.
         latest = loop.time() + policy.away_s
         if not shape.response_streaming:
             until = latest if deadline is None else deadline

@@ -36,7 +36,7 @@ def problem_of(host: str) -> str:
 
 
 def covers(pattern: str, host: str) -> bool:
-    """Says whether an entry of a list covers a host, or every host that another entry covers.
+    """Returns whether an entry of a list covers a host, or every host that another entry covers.
 
     A name covers itself. ``*.example.com`` covers every name below ``example.com`` at any depth,
     but not ``example.com`` itself.
@@ -47,5 +47,5 @@ def covers(pattern: str, host: str) -> bool:
 
 
 def listed(host: str, patterns: Iterable[str]) -> bool:
-    """Says whether any entry of a list covers a host."""
+    """Returns whether any entry of a list covers a host."""
     return any(covers(pattern, host) for pattern in patterns)

@@ -47,7 +47,7 @@ class Screen(Protocol):
         ...
 
     def mark(self) -> None:
-        """Remembers this place for `retract`."""
+        """Marks this place for `retract`."""
         ...
 
     def retract(self) -> bool:
@@ -108,7 +108,7 @@ class TerminalScreen:
         self._write(text.plain + "\n", str(text.style))
 
     def mark(self) -> None:
-        """Remembers the beginning of the line after what was written."""
+        """Marks the beginning of the next line."""
         self._end_line()
         self._streamed.clear()
         self._reply.clear()

@@ -71,7 +71,7 @@ class SlashCommands:
     runs: list[str] = field(default_factory=list)
 
     def add_run(self, run_id: str) -> None:
-        """Remembers a run for `/undo`."""
+        """Stores a run for `/undo`."""
         if run_id and run_id not in self.runs:
             self.runs.append(run_id)
 

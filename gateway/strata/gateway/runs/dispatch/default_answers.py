@@ -36,7 +36,7 @@ class DefaultAnswers:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Says that requests are due."""
+        """Signals that requests are due."""
         self._wake.set()
 
     async def keep_answering(self) -> None:

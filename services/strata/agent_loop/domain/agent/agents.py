@@ -319,7 +319,7 @@ def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
 
 
 def changes_prompt(patch: AgentPatch) -> bool:
-    """Says whether a change may affect the space for memory and files in the prompt."""
+    """Returns whether a change may affect the space for memory and files in the prompt."""
     files = (patch.max_files_open, patch.per_file_view_window_char_limit)
     parts = (patch.system, patch.model, patch.tools, patch.tool_rules, *files)
     return any(part is not None for part in parts)

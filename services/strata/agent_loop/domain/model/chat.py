@@ -319,7 +319,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class JsonReply:
-    """Asks for a reply whose text is a JSON object. The loop validates it in any case.
+    """Requests a reply whose text is a JSON object. The loop validates it in any case.
 
     Attributes:
         schema: Schema of the object, closed and without references; None for any object.

@@ -33,7 +33,7 @@ def note_for(owner: str, part: ReasoningPart) -> str | None:
 
 
 def is_marked(part: ReasoningPart) -> bool:
-    """Says whether a piece of reasoning was marked by a wire protocol."""
+    """Returns whether a piece of reasoning was marked by a wire protocol."""
     return _END_OF_NAME in part.signature
 
 
@@ -43,5 +43,5 @@ def thought(text: str) -> ReasoningPart:
 
 
 def is_thought(part: PromptPart) -> TypeGuard[ReasoningPart]:
-    """Says whether a part is a thought that a model wrote as an argument of a call."""
+    """Returns whether a part is a thought that a model wrote as an argument of a call."""
     return isinstance(part, ReasoningPart) and note_for(_THOUGHT, part) is not None

@@ -102,7 +102,7 @@ def message_json(message: ChatMessage) -> str:
 
 
 def is_digest_of_messages(digest: bytes, messages: Sequence[str]) -> bool:
-    """Says whether a digest is that of messages in canonical JSON; see `RequestDigest.messages`."""
+    """Returns whether a digest belongs to messages in canonical JSON; see `RequestDigest`."""
     if digest == _digest(map(digest_of_text, messages)):
         return True
     # Runs of before 28 November 2026 have the digest of the messages as one JSON list.

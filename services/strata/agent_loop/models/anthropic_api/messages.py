@@ -88,7 +88,7 @@ async def list_models(client: AsyncAnthropic) -> list[tuple[str, int | None]]:
 
 
 async def has_model(client: AsyncAnthropic, name: str) -> bool:
-    """Says whether the endpoint answers for a model, which need not be in its list.
+    """Returns whether the endpoint answers for a model, which need not be in its list.
 
     Raises:
         ModelError: The endpoint did not answer.

@@ -152,7 +152,7 @@ def build(
 
 
 def takes_thinking_budget(model: str) -> bool:
-    """Says whether the model accepts a thinking budget, instead of deciding itself.
+    """Returns whether the model accepts a thinking budget, instead of deciding itself.
 
     Claude before 4.6 and other vendors' models behind this API take `budget_tokens`; from 4.6 on
     thinking is "adaptive", and newer models refuse a budget.

@@ -31,7 +31,7 @@ class EndpointConnection(Protocol):
         ...
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """Says whether the endpoint has a model, which need not be in its list.
+        """Returns whether the endpoint has a model, which need not be in its list.
 
         Raises:
             ModelError: The endpoint did not answer.

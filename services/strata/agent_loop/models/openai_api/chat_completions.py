@@ -83,7 +83,7 @@ def open_client(base_url: str, api_key: str) -> AsyncOpenAI:
 
 
 def is_official(address: str) -> bool:
-    """Says whether an address is OpenAI's own."""
+    """Returns whether an address is OpenAI's own."""
     return urlsplit(address).hostname == "api.openai.com"
 
 
@@ -101,7 +101,7 @@ async def list_models(client: AsyncOpenAI) -> list[tuple[str, int | None]]:
 
 
 async def has_model(client: AsyncOpenAI, name: str) -> bool:
-    """Says whether the endpoint answers for a model, which need not be in its list.
+    """Returns whether the endpoint answers for a model, which need not be in its list.
 
     Raises:
         ModelError: The endpoint did not answer.
@@ -279,7 +279,7 @@ class OpenAiChatModel(OpenAiModel):
 
 
 def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatusError]:
-    """Says whether an error may be about an optional parameter."""
+    """Returns whether an error may be about an optional parameter."""
     return (
         isinstance(error, APIStatusError)
         and error.status_code in (400, 422)

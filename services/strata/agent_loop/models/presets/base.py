@@ -109,7 +109,7 @@ class Preset:
         return [*own, *options, *(self.environment if is_set else ())]
 
     def is_configured(self, api_key: str, base_url: str) -> bool:
-        """Says whether the settings configure the service.
+        """Returns whether the settings configure the service.
 
         Args:
             api_key: Its key; empty for none.

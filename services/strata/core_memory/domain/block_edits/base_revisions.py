@@ -7,7 +7,7 @@ from strata.core_memory.domain.ports import Unit
 
 
 def is_outdated(block: Block, base_revision: int) -> bool:
-    """Says whether the block has changed since a revision; 0 means the newest.
+    """Returns whether the block has changed since a revision; 0 means the newest.
 
     Raises:
         AbortedError: The block has no such revision yet (``REVISION_MISMATCH``).

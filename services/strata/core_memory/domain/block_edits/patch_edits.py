@@ -162,7 +162,7 @@ def _check_expected(command: EditBlock, sections: Sequence[Section], only: Block
 async def _applies_to_base(
     unit: Unit, command: EditBlock, section: Section, block: Block, labels: Sequence[str]
 ) -> bool:
-    """Says whether the section applies to the text that the editor saw."""
+    """Returns whether the section applies to the text that the editor saw."""
     if not is_outdated(block, command.base_revision):
         return False
     base = await text_at(unit, block, command.base_revision)

@@ -165,7 +165,8 @@ async def _read(reader: MemoryReader, query: CompileQuery, known: str) -> tuple[
     """Returns the blocks and the rendered folders from one snapshot."""
     if query.as_of is not None:
         return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
-    # One statement sees one state. Only folders need more, which must see the same one.
+    # Blocks are read in one statement, which is a snapshot by itself. Folders need further
+    # statements in the same snapshot.
     memory = await reader.agent_memory(query.agent_id, known)
     if memory.fingerprint == known or not memory.has_folders:
         return memory, ""

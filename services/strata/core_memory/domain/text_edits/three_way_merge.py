@@ -133,14 +133,14 @@ def _groups(
 
 
 def _share_lines(one: Hunk, other: Hunk) -> bool:
-    """Says whether two hunks change the same lines; adjacent hunks do not."""
+    """Returns whether two hunks change the same lines; adjacent hunks do not."""
     if one.start == one.end == other.start == other.end:
         return True
     return one.start < other.end and other.start < one.end
 
 
 def _touch(one: Hunk, other: Hunk) -> bool:
-    """Says whether two hunks overlap or are adjacent, without an unchanged word between.
+    """Returns whether two hunks overlap or are adjacent, without an unchanged word between.
 
     Adjacent words belong together: "green tea" and "coffee", both changed from "tea",
     must not merge to "green coffee".
@@ -192,7 +192,7 @@ def _smallest(old: Texts, new: Texts) -> list[Hunk]:
 
 
 def _inserted(furthest: dict[int, int], diagonal: int, changes: int) -> bool:
-    """Says whether the last change towards a diagonal is an insertion, else a removal."""
+    """Returns whether the last change towards a diagonal is an insertion, else a removal."""
     if diagonal in (-changes, changes):
         return diagonal == -changes
     return furthest[diagonal - 1] < furthest[diagonal + 1]

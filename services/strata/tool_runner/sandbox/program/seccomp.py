@@ -129,9 +129,9 @@ def _stream_types() -> list[int]:
 
 
 def _network() -> dict[str, list[Instruction]]:
-    """Permits what a client of the proxy needs: TCP over IPv4, connecting, a few options.
+    """Permits the calls that a client of the proxy needs: TCP over IPv4, connect, a few options.
 
-    No other protocol of the family of streams (SCTP, MPTCP), which Landlock does not check.
+    Other stream protocols (SCTP, MPTCP) are refused, because Landlock does not check them.
     """
     return {
         "socket": [
@@ -174,7 +174,7 @@ def _clones(of_process: Instruction) -> list[Instruction]:
     """Permits threads, which share the table of descriptors: the watchdog checks that table.
 
     Args:
-        of_process: The answer to calls that make a process.
+        of_process: The result of calls that create a process.
     """
     return [
         _argument(0),
@@ -189,11 +189,11 @@ def _clones(of_process: Instruction) -> list[Instruction]:
 
 
 def _file_control() -> list[Instruction]:
-    """Permits the harmless commands of ``fcntl``, and grants record locks without taking them.
+    """Permits harmless commands of ``fcntl``; record locks report success without locking.
 
     A lock on a file of the machine would block other programs, and the records of locks are
     unlimited kernel memory. In one process, record locks never exclude anything, so a database in
-    the scratch folder works as if they were taken.
+    the scratch folder works as with real locks.
     """
     last = len(_FCNTLS)
     return [
@@ -255,7 +255,7 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
     # Without namespaces the machine's processes are visible to it, and it must reach only itself.
     again = _refuse(errno.EAGAIN)
     rules["clone"] = _clones(again)
-    # Could allocate any amount before the watchdog checks. Libraries write zeros instead.
+    # They could allocate any amount before the watchdog checks. Libraries write zeros instead.
     rules["fallocate"] = [_refuse(errno.EOPNOTSUPP)]
     rules["fork"] = rules["vfork"] = [again]
     for name in ("prlimit64", "sched_setaffinity", "sched_setattr", "kill"):

@@ -66,7 +66,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class Asker:
-    """Asks the service questions during a call, one at a time.
+    """Sends questions to the service during a call, one at a time.
 
     Attributes:
         lock: Held while a question is pending, so that the answer to the call cannot interrupt.
@@ -78,7 +78,7 @@ class Asker:
         self._broken = False
 
     def ask(self, question: object) -> object:
-        """Asks and waits for the answer.
+        """Sends a question and waits for the answer.
 
         Raises:
             TypeError: The question cannot be converted to JSON.

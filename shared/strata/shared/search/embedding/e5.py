@@ -4,7 +4,7 @@ The transformer's matrices are requantized to 8 bits with a scale per output, ac
 with a scale per text, or per token where some tokens have much larger ones. Each text has a run of
 its own, so that its vector never depends on other texts. The cosine to those of the package's own
 engine is above 0.99. The table of 250,000 token vectors is mapped from the file of the package. All
-else is computed once for an installation (`prepared_arrays`).
+other arrays are computed once for an installation (`prepared_arrays`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class E5Model:
 
     Args:
         path: The checked weights file.
-        prepared: What is computed from it, see `compute_arrays`.
+        prepared: The arrays computed from it, see `compute_arrays`.
     """
 
     def __init__(self, path: Path, prepared: PreparedArrays) -> None:
@@ -190,7 +190,7 @@ def load_arrays() -> PreparedArrays:
 
 
 def compute_arrays(path: Path) -> Arrays:
-    """Returns all that a model needs of a weights file but the token vectors, by name."""
+    """Returns the arrays that a model needs from a weights file, by name, without token vectors."""
     weights = _WeightsFile(path)
     positions = weights.floats("emb.pos").reshape(-1, DIM) + weights.floats("emb.type")[:DIM]
     return {

@@ -2,7 +2,7 @@
 
     python -m strata.shared.search.embedding.prepare
 
-Without it, the first process that loads the model does so, where it may write to the installation.
+Otherwise the first process that loads the model stores them, if it may write to the installation.
 """
 
 from strata.shared.search.embedding.e5 import E5Model

@@ -197,7 +197,7 @@ ENGLISH = Language(
         Rule("{which} {season}", readers.season),
         Rule("(?:the )?{season} before last", readers.season, which=-2),
         Rule("{number} {seasons} (?:ago|back)", readers.season),
-        # "Before the fall" is not said of the season.
+        # "Before the fall" does not refer to the season.
         Rule("(?!fall){season}", readers.season, weak=True),
         Rule("(?<!before the )(?<!after the )(?P<season>fall)", readers.season, weak=True),
         Rule(
