@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-import structlog
-
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.shared.logs import get_logger
 from strata.standalone.locks import FolderLock
 
 __all__ = [
@@ -42,7 +41,7 @@ _OFTEN_WITHIN_SECONDS = 60.0
 _LONG_PAUSE_SECONDS = 15.0
 _LOG_LIMIT_BYTES = 8 << 20
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

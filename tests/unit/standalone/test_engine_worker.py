@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 import threading
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from strata.standalone.vectors.errors import VectorsError
 from strata.standalone.vectors.file_sync import sync_files
 from strata.standalone.vectors.store import CollectionStore
 from strata.standalone.vectors.worker import EngineWorker
+from unwritable_logs import unwritable_logs
 
 
 @pytest.fixture
@@ -158,6 +160,31 @@ async def test_a_flush_waits_for_a_pause_between_searches_up_to_a_limit(
     finally:
         flushing.cancel()
     assert set(written) == {(await worker.run(lambda store: store.folder("a")))[0]}
+
+
+async def test_flushing_continues_after_an_error_that_cannot_be_logged(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(store: CollectionStore) -> None:
+        create(store, "a")
+        add_point(store, "a", 1)
+
+    failures = 0
+
+    def fail(_folder: Path) -> None:
+        nonlocal failures
+        failures += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(engine_worker, "sync_files", fail)
+    await worker.run(change)
+    with unwritable_logs():
+        flushing = asyncio.create_task(worker.flush_every(0.001))
+        try:
+            await eventually(lambda: failures > 1 or flushing.done(), interval=0.001)
+            assert not flushing.done()
+        finally:
+            flushing.cancel()
 
 
 def test_points_whose_log_was_written_survive_a_crash_of_the_machine(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from strata.standalone.supervisor import (
     until_ready,
     wait_exit,
 )
+from unwritable_logs import unwritable_logs
 
 pytestmark = pytest.mark.child_process
 
@@ -115,6 +116,19 @@ async def test_waiting_for_a_crashing_child_raises_and_restarts_continue(
     await supervisor.wait_serving()
     assert supervisor.restarts == 1
     await supervisor.stop()
+
+
+async def test_a_dead_child_is_replaced_although_the_log_cannot_be_written(tmp_path: Path) -> None:
+    supervisor = _supervisor(tmp_path, SLEEP)
+    await supervisor.start()
+    before = supervisor.pid
+    assert before is not None
+    with unwritable_logs():
+        os.kill(before, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while supervisor.pid in (None, before):
+                await asyncio.sleep(0.01)
+        await supervisor.stop()
 
 
 async def test_stopping_while_a_child_is_being_replaced_leaves_no_child(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import asyncpg
-import structlog
 from sqlalchemy import CursorResult, Row, TextClause, TextualSelect, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -54,6 +53,7 @@ from strata.shared.db.statement_spans import statement_span
 from strata.shared.db.statements import with_tenant
 from strata.shared.db.statistics import Statistics
 from strata.shared.fair_slots import ANY_NUMBER, SHARE, FairSlots, Slot
+from strata.shared.logs import get_logger
 from strata.shared.partitions import ANY_PARTITION, DEFAULT_PARTITION, not_configured
 from strata.shared.telemetry import Histogram
 
@@ -70,7 +70,7 @@ _NO_TENANT = ""
 _PING = text("SELECT 1")
 _KNOWS_TENANT_TYPE = "strata knows the type of a tenant"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

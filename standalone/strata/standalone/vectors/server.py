@@ -24,6 +24,7 @@ import grpc
 
 from strata.protocol.errors import FailedPreconditionError
 from strata.shared.event_loop import loop_factory
+from strata.shared.logs import configure_logging
 from strata.shared.search import qdrant_wire as wire
 from strata.standalone.files import write_atomically
 from strata.standalone.locks import FolderLock
@@ -135,6 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args(arguments)
+    configure_logging("WARNING", "console")
     try:
         # uvloop has less latency between the socket and the worker's thread.
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import qdrant_edge as edge
-import structlog
 from google.protobuf import json_format
 
+from strata.shared.logs import get_logger
 from strata.shared.search import qdrant_wire as wire
 from strata.standalone.files import write_atomically
 from strata.standalone.vectors.convert_schema import collection_info, shard_config
@@ -31,7 +31,7 @@ from strata.standalone.vectors.filter_rewriter import FilterRewriter
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass

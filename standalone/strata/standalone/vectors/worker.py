@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import structlog
-
+from strata.shared.logs import get_logger
 from strata.standalone.vectors.errors import VectorsError, from_engine
 from strata.standalone.vectors.file_sync import sync_files
 from strata.standalone.vectors.store import CollectionStore
@@ -24,7 +23,7 @@ _QUIET_S = 0.5
 _UNFLUSHED_S = 30.0
 _UNFLUSHED_OPERATIONS = 1000
 _Result = TypeVar("_Result")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class EngineWorker:
