@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from strata.protocol.errors import UnavailableError
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -38,6 +40,71 @@ def reported_errors(what: str) -> Iterator[None]:
     except OSError as error:
         named = f" ({error.filename})" if error.filename else ""
         raise UnavailableError(f"{what}: {error.strerror or error}{named}.") from error
+
+
+@contextmanager
+def partial_folder(partial: Path) -> Iterator[None]:
+    """Yields with an empty private folder, to be filled and published; removes it after an error.
+
+    It is locked, since two processes would mix their files in it. The lock ends with the process,
+    so what an interrupted one has left is removed.
+
+    Args:
+        partial: The folder; its parents are created if missing.
+
+    Raises:
+        FailedPreconditionError: Another process fills the folder.
+    """
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = _lock_folder(partial)
+    try:
+        _empty(partial)
+        partial.chmod(0o700)
+        yield
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _lock_folder(path: Path) -> int:
+    """Creates a folder if it is missing and locks it; returns the descriptor with the lock."""
+    while True:
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise FailedPreconditionError(
+                f"Another process is writing {path}. Wait for it, or choose another name.",
+                reason=Reason.IN_USE,
+                metadata={"folder": str(path)},
+            ) from None
+        # Its former holder has removed or renamed it.
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def publish_folder(partial: Path, target: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from strata.standalone.backup.manifest import DUMP, FOLDERS, PARTIAL, Manifest, 
 from strata.standalone.backup.writing import copy_file
 from strata.standalone.compose.storage import DATABASE, create_database, service_specs
 from strata.standalone.data_folder import DataFolder
-from strata.standalone.files import publish_folder, reported_errors
+from strata.standalone.files import partial_folder, publish_folder, reported_errors
 from strata.standalone.postgres import EmbeddedPostgres
 
 
@@ -33,7 +32,8 @@ async def restore_backup(source: Path, target: Path) -> Manifest:
         What the backup holds.
 
     Raises:
-        FailedPreconditionError: The target is not empty, or the backup is of a newer release.
+        FailedPreconditionError: The target is not empty, another process writes it, or the backup
+            is of a newer release.
         DataLossError: The backup is damaged or not complete.
         UnavailableError: The database cannot be loaded, or a file cannot be read or written.
     """
@@ -50,13 +50,9 @@ async def _verified(source: Path) -> Manifest:
 
 
 async def _restore(source: Path, manifest: Manifest, target: Path, partial: Path) -> Manifest:
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
+    with partial_folder(partial):
         await _build(source, manifest, partial)
         publish_folder(partial, target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return manifest
 
 
@@ -88,7 +84,7 @@ def _temporary_folder(workplace: Path | None) -> Iterator[Path]:
 
 
 async def _build(source: Path, manifest: Manifest, path: Path) -> None:
-    """Makes a data folder at a path that does not exist."""
+    """Makes a data folder at a path that does not exist, or is an empty folder."""
     folder = DataFolder(path)
     folder.open()
     try:

@@ -24,7 +24,7 @@ from strata.standalone.backup.manifest import (
 )
 from strata.standalone.compose.storage import DATABASE
 from strata.standalone.data_folder import DataFolder
-from strata.standalone.files import publish_folder, reported_errors
+from strata.standalone.files import partial_folder, publish_folder, reported_errors
 from strata.standalone.postgres import EmbeddedPostgres
 
 
@@ -43,8 +43,8 @@ async def write_backup(folder: DataFolder, target: Path) -> Manifest:
         What the backup holds.
 
     Raises:
-        FailedPreconditionError: There is no data, the target exists, or the folder is just being
-            started.
+        FailedPreconditionError: There is no data, the target exists, another process writes it,
+            or the folder is just being started.
         UnavailableError: The database cannot be dumped, or a file cannot be read or written.
         DataLossError: What was written differs from what was read.
     """
@@ -54,8 +54,7 @@ async def write_backup(folder: DataFolder, target: Path) -> Manifest:
 
 
 async def _write(folder: DataFolder, target: Path, partial: Path) -> Manifest:
-    _make_anew(partial)
-    try:
+    with partial_folder(partial):
         async with open_database(folder) as url, snapshot(url) as moment:
             await dump(url, moment, partial / DUMP, folder.postgres)
             copied = await asyncio.to_thread(_copy_folders, folder.path, partial)
@@ -69,9 +68,6 @@ async def _write(folder: DataFolder, target: Path, partial: Path) -> Manifest:
         manifest.write(partial)
         await asyncio.to_thread(verify_files, partial)
         publish_folder(partial, target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return manifest
 
 
@@ -96,12 +92,6 @@ async def open_database(folder: DataFolder) -> AsyncIterator[str]:
             await engine.stop()
     finally:
         folder.close()
-
-
-def _make_anew(partial: Path) -> None:
-    # An interrupted backup left a folder of this name.
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(mode=0o700, parents=True)
 
 
 def _check(folder: DataFolder, target: Path) -> None:

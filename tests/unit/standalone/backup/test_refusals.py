@@ -8,11 +8,12 @@ import pytest
 
 from strata.protocol.errors import DataLossError, FailedPreconditionError, UnavailableError
 from strata.standalone.backup import restoring, writing
-from strata.standalone.backup.manifest import DUMP, Manifest, entry_of
+from strata.standalone.backup.manifest import DUMP, PARTIAL, Manifest, entry_of
 from strata.standalone.backup.restoring import restore_backup
 from strata.standalone.backup.writing import write_backup
 from strata.standalone.compose.services import SERVICES
 from strata.standalone.data_folder import DataFolder
+from strata.standalone.files import partial_folder
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def names(folder: Path) -> list[str]:
 
 
 def make(folder: Path) -> None:
-    folder.mkdir()
+    (folder / "file").touch()
 
 
 def make_backup(folder: Path, **revisions: str) -> Path:
@@ -107,3 +108,33 @@ async def test_a_failed_restore_leaves_no_data(
     with pytest.raises(DataLossError, match="rows are missing"):
         await restore_backup(backup, tmp_path / "data")
     assert names(tmp_path) == ["backup"]
+
+
+async def test_two_backups_at_once_do_not_mix_their_files(data: DataFolder, tmp_path: Path) -> None:
+    partial = tmp_path / f"backup{PARTIAL}"
+    with partial_folder(partial):
+        make(partial)
+        with pytest.raises(FailedPreconditionError, match=r"Another process is writing .*backup"):
+            await write_backup(data, tmp_path / "backup")
+        assert names(partial) == ["file"]
+
+
+async def test_two_restores_at_once_do_not_mix_their_files(tmp_path: Path) -> None:
+    backup, partial = make_backup(tmp_path / "backup"), tmp_path / f"data{PARTIAL}"
+    with partial_folder(partial):
+        make(partial)
+        with pytest.raises(FailedPreconditionError, match=r"Another process is writing .*data"):
+            await restore_backup(backup, tmp_path / "data")
+        assert names(partial) == ["file"]
+
+
+def test_what_an_interrupted_backup_left_is_removed(tmp_path: Path) -> None:
+    partial = tmp_path / f"backup{PARTIAL}"
+    (partial / "secrets").mkdir(parents=True)
+    (partial / "secrets" / "key").touch()
+    (partial / DUMP).symlink_to(tmp_path)
+    partial.chmod(0o755)
+    with partial_folder(partial):
+        assert names(partial) == []
+        assert partial.stat().st_mode & 0o777 == 0o700
+    assert names(tmp_path) == [partial.name]
