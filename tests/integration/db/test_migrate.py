@@ -203,6 +203,12 @@ async def test_a_failed_migration_keeps_the_previous_revision(
 
     assert await _other().version(url) == "0001"
     assert await fetch_value(url, "SELECT to_regclass('other.second')") is None
+    # The table of the revision is protected before the first migration, because nothing repeats an
+    # upgrade that is interrupted after the last one.
+    privilege = "SELECT has_table_privilege('strata_other{}', 'other.schema_version', '{}')"
+    assert await fetch_value(url, privilege.format("_worker", "SELECT"))
+    for name in ("INSERT", "UPDATE", "DELETE"):
+        assert not await fetch_value(url, privilege.format("", name))
 
 
 @pytest.mark.parametrize(

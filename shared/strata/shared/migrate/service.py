@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -206,17 +206,23 @@ class ServiceMigrations:
             raise ValueError(f"{self.package}: the newest file and the newest revision differ")
         await connection.execute(text(f"SET ROLE {self.roles.owner}"))
         await connection.execute(text(f"SET search_path = {self.schema}, public"))
+        # Before the migrations: an upgrade that is interrupted after the last one is not repeated.
+        for statement in self._version_table():
+            await connection.execute(text(statement))
         await connection.commit()
         async with _alone():
             await connection.run_sync(self._run_alembic, script, steps)
-        # The default privileges let the service write, but it must not change the version.
+
+    def _version_table(self) -> Sequence[str]:
+        """Statements that create the table of the revision, as Alembic does, and protect it."""
         table = f"{self.schema}.{VERSION_TABLE}"
-        for statement in (
+        key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
+        return (
+            f"CREATE TABLE IF NOT EXISTS {table} (version_num varchar(32) NOT NULL, {key})",
+            # The default privileges let the service write, but it must not change the revision.
             f"REVOKE INSERT, UPDATE, DELETE ON {table} FROM {self.roles.service}",
             f"GRANT SELECT ON {table} TO {self.roles.worker}",
-        ):
-            await connection.execute(text(statement))
-        await connection.commit()
+        )
 
     def _up(self, script: ScriptDirectory, current: Any) -> object:
         # Alembic's own `upgrade` command does the same.
