@@ -22,7 +22,7 @@ from strata.core_memory.files.store.queue import ClaimedContent, FileQueue, File
 from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import ParsedPage, UnreadableFileError
 from strata.core_memory.files.text_extraction.reader import FileReader, ReadingBrokeOffError
-from strata.protocol.errors import StrataError
+from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.foreground_work import ForegroundWork
 from strata.shared.logs import get_logger
 from strata.shared.polling import IdlePause, keep_polling
@@ -92,7 +92,8 @@ class ContentReader:
         """Reads the content that has waited longest; False if there is none.
 
         Raises:
-            UnavailableError: The database cannot be reached; the content stays queued.
+            UnavailableError: The database cannot be reached, or the disk is full; the content stays
+                queued.
         """
         claim = await self._queue.claim_content(self._lease)
         if claim is None:
@@ -125,6 +126,10 @@ class ContentReader:
         except ReadingBrokeOffError as error:
             await self._queue.release_content(claim, counted=True)
             _log.warning("reading a file was interrupted", attempt=claim.attempt, why=str(error))
+        except OSError as error:
+            # A full disk, or no process for the converter, says nothing about the file.
+            reason = error.strerror or str(error)
+            raise UnavailableError(f"files cannot be read now: {reason}") from error
 
     async def _give_up(self, claim: ClaimedContent, why: str) -> None:
         await self._contents.unreadable(claim.project_id, claim.content, why, attempt=claim.attempt)

@@ -11,7 +11,8 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import psutil
 import pytest
@@ -25,15 +26,21 @@ from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
+from strata.core_memory.files import ingest
 from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import IndexProgress
 from strata.core_memory.files.index_sync import FileIndexSync
-from strata.core_memory.files.ingest import ContentReader, Ingest, IngestOptions
+from strata.core_memory.files.ingest import (
+    MAX_ATTEMPTS,
+    ContentReader,
+    Ingest,
+    IngestOptions,
+)
 from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
 from strata.core_memory.files.text_extraction.reader import FileReader
-from strata.protocol.errors import StrataError
+from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.db import Database
 from strata.shared.server import serving
@@ -117,6 +124,24 @@ async def test_a_cancelled_reading_attempt_is_not_counted(quiet: Services, store
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
+    again = await stores.queue.claim_content(60.0)
+    assert again is not None
+    assert again.attempt == 1
+
+
+def full_disk(**_: Any) -> BinaryIO:
+    """A file to which every write fails with ENOSPC."""
+    return Path("/dev/full").open("w+b")
+
+
+async def test_a_full_disk_is_not_counted_as_an_attempt_at_reading(
+    quiet: Services, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
+    monkeypatch.setattr(ingest.tempfile, "TemporaryFile", full_disk)
+    for _ in range(MAX_ATTEMPTS + 1):
+        with pytest.raises(UnavailableError, match="No space left on device"):
+            await stores.reading().read_next()
     again = await stores.queue.claim_content(60.0)
     assert again is not None
     assert again.attempt == 1
