@@ -1,4 +1,4 @@
-"""Open runs are listed without reading the runs that have ended."""
+"""Runs in some states are listed without reading the runs that completed."""
 
 from __future__ import annotations
 
@@ -26,6 +26,54 @@ SELECT :project_id, 'run-' || number, organization_id, principal, scopes, agent_
  WHERE project_id = :project_id AND state = 'RUNNING'
 """)
 
+_FAILED = text("""
+UPDATE gateway.runs SET state = CASE WHEN id = 'run-1999' THEN 'CANCELLED' ELSE 'FAILED' END
+ WHERE project_id = :project_id AND id IN ('run-7', 'run-1999', 'run-2500')
+""")
+
+
+async def listed_with_plan(
+    gateways: Gateways, which: RunFilter, limit: int = 50
+) -> tuple[list[str], str]:
+    """Returns the ids of the listed runs, and the plan of the statement that listed them."""
+    await execute(gateways.urls.admin_url, "ANALYZE gateway.runs")
+    with gateways.database.statistics.record() as statements:
+        runs = await gateways.second.list(PROJECT, which, before=None, limit=limit)
+    (statement,) = statements
+    statement = statement.replace("$1::strata.tenant", f"'{PROJECT}'")
+    statement = re.sub(r"conversation_id = \$\d+", "conversation_id = 'conversation-1'", statement)
+    statement = re.sub(r"LIMIT \$\d+(::\w+)?", f"LIMIT {limit}", statement)
+    with use(RequestContext(Caller("", PROJECT, "test"))):
+        return [run.id for run in runs], await plan_of(gateways.database, statement)
+
+
+@pytest.mark.parametrize(
+    ("states", "runs"),
+    [
+        ({RunState.FAILED}, ["run-7", "run-2500"]),
+        ({RunState.CANCELLED}, ["run-1999"]),
+        ({RunState.FAILED, RunState.CANCELLED}, ["run-7", "run-2500", "run-1999"]),
+        ({RunState.FAILED, RunState.RUNNING}, ["run-7", "run-2500", "active"]),
+    ],
+    ids=["failed", "cancelled", "failed or cancelled", "failed or running"],
+)
+async def test_failed_and_cancelled_runs_are_found_by_their_own_index(
+    gateways: Gateways, states: set[RunState], runs: list[str]
+) -> None:
+    active = await gateways.first.accept(new_run())
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        await connection.execute(_ENDED, {"project_id": PROJECT})
+        await connection.execute(_FAILED, {"project_id": PROJECT})
+    expected = sorted((active.run.id if run == "active" else run for run in runs), reverse=True)
+    which = RunFilter(states=frozenset(states))
+    listed, plan = await listed_with_plan(gateways, which)
+    assert listed == expected
+    assert "runs_not_completed" in plan
+    assert "Seq Scan" not in plan
+    assert "runs_pkey" not in plan
+    last, _ = await listed_with_plan(gateways, which, limit=1)
+    assert last == expected[:1]
+
 
 @pytest.mark.parametrize(
     ("states", "indexes"),
@@ -43,18 +91,10 @@ async def test_open_runs_are_found_by_their_own_indexes(
     made = [await gateways.first.accept(new_run()) for _ in range(3)]
     async with gateways.database.transaction(project_id=PROJECT) as connection:
         await connection.execute(_ENDED, {"project_id": PROJECT})
-    await execute(gateways.urls.admin_url, "ANALYZE gateway.runs")
     which = RunFilter(conversation_id=conversation_id, states=frozenset(states))
-    with gateways.database.statistics.record() as statements:
-        runs = await gateways.second.list(PROJECT, which, before=None, limit=50)
+    listed, plan = await listed_with_plan(gateways, which)
     open_runs = [accepted.run for accepted in made[::-1]]
-    assert [run.id for run in runs] == [run.id for run in open_runs if run.state in states]
-    (statement,) = statements
-    statement = statement.replace("$1::strata.tenant", f"'{PROJECT}'")
-    statement = re.sub(r"conversation_id = \$\d+", "conversation_id = 'conversation-1'", statement)
-    statement = re.sub(r"LIMIT \$\d+(::\w+)?", "LIMIT 50", statement)
-    with use(RequestContext(Caller("", PROJECT, "test"))):
-        plan = await plan_of(gateways.database, statement)
+    assert listed == [run.id for run in open_runs if run.state in states]
     assert any(index in plan for index in indexes), plan
     assert "Seq Scan" not in plan
     assert "runs_pkey" not in plan

@@ -223,7 +223,6 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
         conditions: dict[str, object] = {
             "agent_id": which.agent_id,
             "conversation_id": which.conversation_id,
-            "states": sorted(which.states),
             "before": before,
         }
         filters = {name: value for name, value in conditions.items() if value}

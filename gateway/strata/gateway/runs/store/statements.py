@@ -6,12 +6,19 @@ the database allows exactly the transitions that `states` defines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from sqlalchemy import TextClause, text
 
-from strata.gateway.runs.domain.states import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
+from strata.gateway.runs.domain.states import (
+    ACTIVE_STATES,
+    FINAL_STATES,
+    OPEN_STATES,
+    RunState,
+    Trigger,
+    sources,
+)
 from strata.shared.db import text_with_columns
 from strata.shared.project_turns import projects_in_turn
 from strata.shared.usage import COUNTS, FIELDS
@@ -204,35 +211,41 @@ def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> Tex
     instead of reading all runs of the project.
 
     Args:
-        filters: Names of filters: agent_id, conversation_id, states, before.
-        states: The states of the filter `states`.
+        filters: Names of filters: agent_id, conversation_id, before.
+        states: The states to list; empty for all.
     """
-    if states and states <= OPEN_STATES:
-        filters = [name for name in filters if name != "states"]
-        only = f" AND ({_open_condition(states)})"
-    else:
-        only = ""
-    conditions = "".join(f" AND {_FILTERS[name]}" for name in filters) + only
-    return text(
-        f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id{conditions}"
-        " ORDER BY id DESC LIMIT :limit"
-    )
+    conditions = "".join(f" AND {_FILTERS[name]}" for name in filters)
+    selected = f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id{conditions}"
+    pages = [
+        f"{selected}{condition} ORDER BY id DESC LIMIT :limit"
+        for condition in _conditions_on(states)
+    ]
+    if len(pages) == 1:
+        return text(pages[0])
+    union = " UNION ALL ".join(f"({page})" for page in pages)
+    return text(f"SELECT * FROM ({union}) listed ORDER BY id DESC LIMIT :limit")
 
 
-def _open_condition(states: AbstractSet[RunState]) -> str:
-    """Returns the condition that a run has one of some open states.
+def _conditions_on(states: AbstractSet[RunState]) -> Sequence[str]:
+    """Returns the conditions on states of the parts of a list, each of which has an index.
 
-    The states are constants of the statement: the indexes of open runs, which do not grow with
-    the number of past runs, are used only if PostgreSQL knows that no other state is meant.
+    The states are constants of the statement: the indexes of runs in some states, which do not
+    grow with the number of completed runs, are used only if PostgreSQL knows that no other state
+    is meant. Most runs are completed, so a list that contains them reads no more than its page.
     """
-    parts = (states & {RunState.QUEUED}, states & ACTIVE_STATES)
-    return " OR ".join(f"state IN ({_states(part)})" for part in parts if part)
+    if not states:
+        return ("",)
+    if RunState.COMPLETED in states:
+        return (f" AND state IN ({_states(states)})",)
+    waiting, active = states & {RunState.QUEUED}, states & ACTIVE_STATES
+    is_open = " OR ".join(f"state IN ({_states(part)})" for part in (waiting, active) if part)
+    ended = [f" AND state = '{state}'" for state in sorted(states & FINAL_STATES)]
+    return ([f" AND ({is_open})"] if is_open else []) + ended
 
 
 _FILTERS = {
     "agent_id": "agent_id = :agent_id",
     "conversation_id": "conversation_id = :conversation_id",
-    "states": "state = ANY(CAST(:states AS text[]))",
     "before": "id < :before",
 }
 
