@@ -15,11 +15,11 @@ from sqlalchemy.exc import ProgrammingError
 from callers import as_project
 from strata.agent_loop.domain.agent.agents import (
     Agent,
-    AgentName,
     AgentPatch,
     AgentState,
     CompactionSettings,
     Conversation,
+    ListedAgent,
     MessagePackaging,
     ModelConfig,
 )
@@ -125,10 +125,16 @@ async def test_agents_are_listed_by_ids_with_one_statement(
 async def test_names_are_those_of_the_agents_that_are_listed(store: PostgresAgentStore) -> None:
     first, second = await active(store), await active(store, name="Al", tags=("x",))
     await store.insert(agent("Cy"), RequestKey())
-    named = [AgentName(one.id, one.name) for one in (first, second)]
+    tending = await active(
+        store, name="Di", description="Rewrites blocks.", tends_agent_id=first.id
+    )
+    named = [
+        ListedAgent(one.id, one.name, one.description, one.tends_agent_id, one.create_time)
+        for one in (first, second, tending)
+    ]
     assert await store.names((), "", 10, "") == named
-    assert await store.names((), "", 1, first.id) == named[1:]
-    assert await store.names(("x",), "a", 10, "", [first.id, second.id]) == named[1:]
+    assert await store.names((), "", 1, first.id) == named[1:2]
+    assert await store.names(("x",), "a", 10, "", [first.id, second.id]) == named[1:2]
 
 
 async def test_agents_are_read_from_their_rows_beside_the_event_loop(

@@ -67,10 +67,11 @@ async def client_tool(system: System, name: str) -> None:
 
 
 async def test_models_are_the_agents(system: System, sdk: openai.AsyncOpenAI) -> None:
-    agent = await system.make_agent()
-    models = [model.id async for model in sdk.models.list()]
-    assert agent.name in models
-    assert (await sdk.models.retrieve(agent.name)).created == agent.create_time.seconds
+    agent = await system.make_agent(description="Keeps the till.")
+    models = {model.id: model async for model in sdk.models.list()}
+    assert models[agent.name] == await sdk.models.retrieve(agent.name)
+    assert models[agent.name].created == agent.create_time.seconds
+    assert models[agent.name].model_dump()["description"] == "Keeps the till."
 
 
 async def test_memory_agents_are_not_listed_as_models(

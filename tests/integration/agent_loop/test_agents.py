@@ -396,7 +396,7 @@ async def test_agents_are_listed_by_ids(services: InnerServices) -> None:
     assert list(listed.agents) == [first, second], "each known agent once, ordered by id"
     request = pb.ListAgentsRequest(agent_ids=wanted, names_only=True, page_size=1)
     page = await services.agents.ListAgents(request)
-    assert list(page.agents) == [pb.Agent(id=first.id, name="Al")]
+    assert list(page.agents) == [pb.Agent(id=first.id, name="Al", create_time=first.create_time)]
     request.page_token = page.next_page_token
     last = await services.agents.ListAgents(request)
     assert [agent.id for agent in last.agents] == [second.id]

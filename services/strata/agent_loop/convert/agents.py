@@ -40,9 +40,9 @@ from strata.agent_loop.convert.tool_rules import (
 from strata.agent_loop.domain.agent.agents import (
     DEFAULT_TIMEZONE,
     Agent,
-    AgentName,
     AgentPatch,
     Conversation,
+    ListedAgent,
     merge_tools,
 )
 from strata.agent_loop.domain.agent.commands import (
@@ -322,9 +322,16 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
     return wire
 
 
-def agent_name_to_proto(agent: AgentName) -> pb.Agent:
-    """Returns an agent as a proto with its id and name only."""
-    return pb.Agent(id=agent.id, name=agent.name)
+def listed_agent_to_proto(agent: ListedAgent) -> pb.Agent:
+    """Returns an agent as a proto with the fields of a list by name only."""
+    wire = pb.Agent(
+        id=agent.id,
+        name=agent.name,
+        description=agent.description,
+        tends_agent_id=agent.tends_agent_id,
+    )
+    wire.create_time.FromDatetime(agent.create_time)
+    return wire
 
 
 def agent_from_proto(wire: pb.Agent) -> Agent:

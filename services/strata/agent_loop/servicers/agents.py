@@ -14,13 +14,13 @@ from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agent_options import compaction_of, is_of_next_turn
 from strata.agent_loop.convert.agents import (
     agent_ids_from_proto,
-    agent_name_to_proto,
     agent_to_proto,
     check_conversation_name,
     conversation_from_proto,
     conversation_to_proto,
     create_from_proto,
     fork_from_proto,
+    listed_agent_to_proto,
     update_from_proto,
 )
 from strata.agent_loop.convert.context_windows import (
@@ -105,7 +105,7 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
             names = await self._store.names(*wanted)
             page = Page.cut(names, limit, scope, lambda agent: (agent.id,))
             return pb.ListAgentsResponse(
-                agents=map(agent_name_to_proto, page.rows), next_page_token=page.next_page_token
+                agents=map(listed_agent_to_proto, page.rows), next_page_token=page.next_page_token
             )
         agents = await self._store.page(*wanted)
         # In a thread: the largest page takes more than 20 ms.

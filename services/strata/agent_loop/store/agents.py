@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
-    AgentName,
     AgentPatch,
     Conversation,
+    ListedAgent,
     StoredAgent,
     apply_patch,
     check_revision,
@@ -110,7 +110,7 @@ _LISTED = """
     ORDER BY id LIMIT :limit
 """
 _PAGE = text(f"SELECT {AGENT_COLUMNS} {_LISTED}")
-_NAMES = text(f"SELECT id, name {_LISTED}")
+_NAMES = text(f"SELECT id, name, description, tends_agent_id, create_time {_LISTED}")
 _LOCK = text(
     f"SELECT {AGENT_COLUMNS} FROM agent_loop.agents WHERE {_THIS} AND state = 'active'"
     " FOR NO KEY UPDATE"
@@ -289,10 +289,10 @@ class PostgresAgentStore:
         limit: int,
         after: str,
         agent_ids: Sequence[str] = (),
-    ) -> Sequence[AgentName]:
+    ) -> Sequence[ListedAgent]:
         """Lists the names of active agents."""
         rows = await self._listed(_NAMES, tags, name_contains, limit, after, agent_ids)
-        return [AgentName(row["id"], row["name"]) for row in rows]
+        return [ListedAgent(**row) for row in rows]
 
     async def _listed(
         self,

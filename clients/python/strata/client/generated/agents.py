@@ -191,7 +191,8 @@ class AgentCalls(AgentLookup):
             page_size: Agents to return: 0 means 50, at most 500.
             agent_ids: Only the agents with these ids, at most 500; empty means all. Ids without an
                 agent in the project are ignored.
-            names_only: True to return only the id and the name of each agent.
+            names_only: True to return only the id, the name, the description, the creation time and
+                tends_agent_id of each agent.
         """
         request = agent_service_pb2.ListAgentsRequest(
             tags=texts_of(tags, "tags"),

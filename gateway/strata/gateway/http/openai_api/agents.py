@@ -31,7 +31,7 @@ class AgentFinder:
         self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
 
     async def list(self, metadata: Any) -> Sequence[pb.Agent]:
-        """Returns the agents of the project, without memory agents.
+        """Returns the names of the agents of the project, without memory agents.
 
         Args:
             metadata: The caller's credentials.
@@ -43,7 +43,8 @@ class AgentFinder:
         token = ""
         while True:
             page = await self._agents.ListAgents(
-                pb.ListAgentsRequest(page_size=_PAGE, page_token=token), metadata=metadata
+                pb.ListAgentsRequest(page_size=_PAGE, page_token=token, names_only=True),
+                metadata=metadata,
             )
             agents += (agent for agent in page.agents if not agent.tends_agent_id)
             token = page.next_page_token

@@ -221,11 +221,14 @@ def external_id_taken(external_id: str) -> AlreadyExistsError:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentName:
-    """The id and the name of an agent."""
+class ListedAgent:
+    """What a list of agents by name shows of one; each field is that of `Agent`."""
 
     id: str
     name: str
+    description: str
+    tends_agent_id: str
+    create_time: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
-    AgentName,
     AgentPatch,
     Conversation,
+    ListedAgent,
     StoredAgent,
 )
 from strata.shared.idempotency.keys import RequestKey
@@ -115,8 +115,8 @@ class AgentStore(Protocol):
         limit: int,
         after: str,
         agent_ids: Sequence[str] = (),
-    ) -> Sequence[AgentName]:
-        """Lists ids and names of the agents that `page` lists, for a fraction of the time."""
+    ) -> Sequence[ListedAgent]:
+        """Lists the names of the agents that `page` lists, for a fraction of the time."""
         ...
 
     async def known_agent(self, request: RequestKey) -> Agent | None:

@@ -909,7 +909,9 @@ class ListAgentsRequest(_message.Message):
     page_token: _builtins.str
     """The next_page_token of the previous page."""
     names_only: _builtins.bool
-    """True to return only the id and the name of each agent."""
+    """True to return only the id, the name, the description, the creation time and tends_agent_id of
+    each agent.
+    """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only agents with all these tags."""
