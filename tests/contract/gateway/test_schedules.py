@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy import text
 
 from contract.gateway.stores import Gateways
 from gateway_records import (
@@ -82,7 +83,7 @@ async def test_a_schedule_that_is_not_due_starts_nothing(gateways: Gateways) -> 
     assert schedule.state is ScheduleState.ACTIVE
     assert schedule.next_time is not None
     assert schedule.next_time > schedule.create_time
-    assert await store.due(None, 10) == []
+    assert await store.due(10) == []
     assert await store.fire(PROJECT, schedule.id) is None
     assert await runs_of(gateways) == []
 
@@ -167,7 +168,7 @@ async def test_setting_the_clock_back_repeats_no_tick(gateways: Gateways) -> Non
     await set_back(gateways, schedule, 5)
     assert await store.fire(PROJECT, schedule.id) is None
     assert len(await runs_of(gateways)) == 1
-    assert await store.due(None, 10) == []
+    assert await store.due(10) == []
 
 
 async def test_ticks_are_deleted_after_the_time_of_the_setting(gateways: Gateways) -> None:
@@ -298,6 +299,53 @@ async def test_a_tick_over_the_quota_of_open_runs_starts_when_a_run_ends(
     assert await ScheduleRunner(store, lambda: None).start_due() == 1
 
 
+async def copied(gateways: Gateways, schedule: Schedule, project: str, count: int) -> None:
+    """Makes copies of a schedule in a project that have been due for a minute."""
+    async with gateways.database.transaction(project_id=project) as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO gateway.schedules (project_id, id, name, request_hash,"
+                " organization_id, principal, scopes, agent_id, conversation_id, payload,"
+                " payload_hash, max_steps, on_approval, on_overlap, cron, time_zone, state,"
+                " next_time) SELECT :project, :project || '-' || n, n::text, '', 'organization-1',"
+                " 'key', '{}', 'agent-1', :project || '-' || n, '', '', 0, :on_approval,"
+                " :on_overlap, :cron, 'UTC', 'ACTIVE', now() - interval '1 minute'"
+                " FROM generate_series(1, CAST(:count AS int)) n"
+            ),
+            {
+                "project": project,
+                "count": count,
+                "cron": schedule.timing.cron,
+                "on_approval": schedule.plan.on_approval.value,
+                "on_overlap": schedule.plan.on_overlap.value,
+            },
+        )
+
+
+async def test_due_schedules_are_started_for_the_projects_in_turn(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.gateway.schedules.runner._BATCH", 2)
+    store, processed = store_of(gateways), []
+    schedule = await store.create(PROJECT, new_schedule())
+    for project, count in (("project-a", 4), ("project-b", 2), ("project-c", 1)):
+        await copied(gateways, schedule, project, count)
+    fire = PostgresScheduleStore.fire
+
+    async def recorded(self: PostgresScheduleStore, project: str, schedule_id: str) -> str | None:
+        processed.append(schedule_id)
+        return None if schedule_id == "project-b-1" else await fire(self, project, schedule_id)
+
+    monkeypatch.setattr(PostgresScheduleStore, "fire", recorded)
+    assert await ScheduleRunner(store, lambda: None).start_due() == 6
+    assert processed == [
+        *("project-a-1", "project-b-1", "project-b-2", "project-c-1"),
+        *("project-a-2", "project-a-3", "project-a-4"),
+    ]
+    assert await ScheduleRunner(store, lambda: None).start_due() == 0
+    assert processed[7:] == ["project-b-1"], "it is tried once in a pass"
+
+
 async def test_a_schedule_for_one_time_is_finished_after_it(gateways: Gateways) -> None:
     store = store_of(gateways)
     start = datetime.now(UTC) + timedelta(hours=1)
@@ -343,7 +391,7 @@ async def test_a_resumed_schedule_does_not_run_the_missed_ticks(gateways: Gatewa
     await set_back(gateways, schedule, 30)
     paused = await store.pause(PROJECT, schedule.id)
     assert (paused.state, paused.next_time) == (ScheduleState.PAUSED, None)
-    assert await store.due(None, 10) == []
+    assert await store.due(10) == []
     resumed = await store.resume(PROJECT, schedule.id, schedule.plan.principal)
     assert resumed.next_time is not None
     assert resumed.next_time > resumed.update_time

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol
 
 from strata.gateway.runs.domain.approvals import OnApproval
@@ -137,7 +138,6 @@ class DueSchedule:
 
     project_id: str
     id: str
-    next_time: datetime
 
 
 class ScheduleStore(Protocol):
@@ -211,8 +211,25 @@ class ScheduleStore(Protocol):
         """Returns ticks, newest first; only those before the time `before`, unless it is None."""
         ...
 
-    async def due(self, after: DueSchedule | None, limit: int) -> Sequence[DueSchedule]:
-        """Returns due schedules of all projects after `after`, earliest first."""
+    async def due(
+        self,
+        limit: int,
+        *,
+        started: Mapping[str, int] = MappingProxyType({}),
+        without: Iterable[str] = (),
+        without_projects: Iterable[str] = (),
+    ) -> Sequence[DueSchedule]:
+        """Returns due schedules of all projects: one of each project, then the second of each.
+
+        Those of a project are in the order of their times.
+
+        Args:
+            limit: Maximum number of schedules to return.
+            started: Number of schedules that a project has had, for projects that have had some;
+                they count as if they came before.
+            without: Ids of schedules to leave out.
+            without_projects: Projects to leave out.
+        """
         ...
 
     async def fire(self, project_id: str, schedule_id: str) -> str | None:

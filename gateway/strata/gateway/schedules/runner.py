@@ -8,6 +8,7 @@ and if that gateway dies meanwhile the tick stays due.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from strata.gateway.schedules.domain import DueSchedule, ScheduleStore
@@ -16,6 +17,8 @@ from strata.shared.logs import get_logger
 from strata.shared.polling import keep_working
 
 _BATCH = 50
+# Schedules that could not be processed in a pass; the next pass tries them again.
+_MOST_PASSED_OVER = 1000
 
 _log = get_logger(__name__)
 
@@ -42,22 +45,33 @@ class ScheduleRunner:
         await keep_working(self.start_due, self._wake, "due schedules not started")
 
     async def start_due(self) -> int:
-        """Processes the schedules that are due now; returns how many runs were queued here."""
-        count, after = 0, None
+        """Processes due schedules, of the projects in turn; returns how many runs were queued here.
+
+        After a standstill all schedules of an installation may be due at once.
+        """
+        started: Counter[str] = Counter()
         full: set[str] = set()
-        while due := await self._store.due(after, _BATCH):
+        passed_over: set[str] = set()
+        while len(passed_over) < _MOST_PASSED_OVER and (
+            due := await self._store.due(
+                _BATCH, started=started, without=passed_over, without_projects=full
+            )
+        ):
+            before = started.total()
             for schedule in due:
                 if schedule.project_id in full:
                     continue
                 try:
-                    count += await self._fire(schedule)
+                    if await self._fire(schedule):
+                        started[schedule.project_id] += 1
+                    else:
+                        passed_over.add(schedule.id)
                 except ResourceExhaustedError:
                     # Its ticks stay due until the project has fewer open runs.
                     full.add(schedule.project_id)
-            after = due[-1]
-        if count:
-            self._on_started()
-        return count
+            if started.total() > before:
+                self._on_started()
+        return started.total()
 
     async def _fire(self, due: DueSchedule) -> bool:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import text
@@ -45,7 +46,8 @@ MAX_MISSED = 100
 """Maximum number of missed ticks to record after an outage; the newest ones are recorded."""
 PREVIOUS_RUN_OPEN = "PREVIOUS_RUN_OPEN"
 
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+# Of more due schedules, the projects of the earliest ones are served in turn.
+_MOST_COMPARED = 10_000
 # Reasons of a failed run after which its schedule is disabled.
 _DISABLING_REASONS = frozenset({Reason.AGENT_NOT_FOUND.value, Reason.CONVERSATION_NOT_FOUND.value})
 
@@ -120,11 +122,22 @@ SELECT tick_time, outcome, run_id, reason, create_time FROM gateway.schedule_tic
 _IS_DUE = "state = 'ACTIVE' AND next_time <= now()"
 ANY_SCHEDULE_DUE = any_row_sql("gateway.schedules", _IS_DUE, order="next_time")
 """SQL expression: whether a schedule is due."""
+# An index with all schedules of each project would have to be searched for the few that are due.
 _DUE = text(f"""
-SELECT project_id, id, next_time FROM gateway.schedules
- WHERE {_IS_DUE}
-   AND (next_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
- ORDER BY next_time, id LIMIT :limit
+WITH due AS (
+    SELECT project_id, id, next_time FROM gateway.schedules
+     WHERE {_IS_DUE} AND id <> ALL(CAST(:without AS text[]))
+       AND project_id <> ALL(CAST(:without_projects AS text[]))
+     ORDER BY next_time, id LIMIT {_MOST_COMPARED}
+)
+SELECT due.project_id, due.id
+  FROM due
+  LEFT JOIN unnest(CAST(:projects AS text[]), CAST(:counts AS bigint[])) AS started (project_id, n)
+       ON started.project_id = due.project_id
+ ORDER BY coalesce(started.n, 0)
+          + row_number() OVER (PARTITION BY due.project_id ORDER BY due.next_time, due.id),
+          due.next_time, due.id
+ LIMIT :limit
 """)
 # Another gateway that acts on the schedule holds its row.
 _TAKE = text(f"""
@@ -345,15 +358,24 @@ class PostgresScheduleStore:
                 for tick in rows.mappings()
             ]
 
-    async def due(self, after: DueSchedule | None, limit: int) -> Sequence[DueSchedule]:
+    async def due(
+        self,
+        limit: int,
+        *,
+        started: Mapping[str, int] = MappingProxyType({}),
+        without: Iterable[str] = (),
+        without_projects: Iterable[str] = (),
+    ) -> Sequence[DueSchedule]:
         """See `ScheduleStore.due`."""
         values = {
-            "after_time": after.next_time if after else _LONG_AGO,
-            "after_id": after.id if after else "",
+            "projects": list(started),
+            "counts": list(started.values()),
+            "without": list(without),
+            "without_projects": list(without_projects),
             "limit": limit,
         }
         rows = await self._worker.system_query(_DUE, values)
-        return [DueSchedule(row.project_id, row.id, row.next_time) for row in rows]
+        return [DueSchedule(row.project_id, row.id) for row in rows]
 
     async def fire(self, project_id: str, schedule_id: str) -> str | None:
         """See `ScheduleStore.fire`."""
