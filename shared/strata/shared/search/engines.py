@@ -163,11 +163,12 @@ async def _remote(
     stack: AsyncExitStack,
 ) -> Embedder:
     async def make(closing: AsyncExitStack) -> Embedder:
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415 - slow to import, seldom needed
+        from openai import AsyncOpenAI  # noqa: PLC0415 - slow to import, seldom needed
 
         from strata.shared.search.embedding.openai_compatible import (  # noqa: PLC0415 - needs the SDK
             OpenAiEmbedder,
             OpenAiEmbeddingModel,
+            TimedHttpClient,
         )
         from strata.shared.web.system_certificates import (  # noqa: PLC0415 - needs the SDK's HTTP
             system_ssl_context,
@@ -178,7 +179,7 @@ async def _remote(
             base_url=endpoint.base_url,
             timeout=settings.embedding_timeout_s,
             max_retries=EMBEDDING_RETRIES,
-            http_client=DefaultAsyncHttpxClient(verify=system_ssl_context()),
+            http_client=TimedHttpClient(settings.embedding_timeout_s, verify=system_ssl_context()),
         )
         closing.push_async_callback(client.close)
         model = OpenAiEmbeddingModel(

@@ -21,7 +21,11 @@ from strata.protocol.errors import (
 from strata.shared.context import background_work_of
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.embedding.base import Kind
-from strata.shared.search.embedding.openai_compatible import OpenAiEmbedder, OpenAiEmbeddingModel
+from strata.shared.search.embedding.openai_compatible import (
+    OpenAiEmbedder,
+    OpenAiEmbeddingModel,
+    TimedHttpClient,
+)
 
 from .conftest import EmbeddingServer, Reply, vectors_reply
 
@@ -217,3 +221,37 @@ async def test_key_that_the_endpoint_repeats_is_neither_raised_nor_logged(
         output = "".join(traceback.format_exception(caught.value)) + caplog.text
         assert key not in output
         assert "[secret API key]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nx-long: ",
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9999\r\n\r\n",
+    ],
+    ids=["headers", "body"],
+)
+async def test_an_answer_that_comes_byte_by_byte_ends_with_its_time(head: bytes) -> None:
+    left: list[BaseException] = []
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        try:
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        except ConnectionError as error:
+            left.append(error)
+
+    slow = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{slow.sockets[0].getsockname()[1]}/v1"
+    client = AsyncOpenAI(
+        base_url=url, api_key="key", max_retries=1, timeout=60, http_client=TimedHttpClient(0.1)
+    )
+    async with slow, client:
+        with pytest.raises(UnavailableError):
+            await OpenAiEmbedder(client, MODEL).embed(["text"], "query")
+        while len(left) < 2:
+            await asyncio.sleep(0.01)

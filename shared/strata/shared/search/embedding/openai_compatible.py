@@ -4,10 +4,12 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import httpx2
 import numpy as np
 import openai
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from strata.protocol.errors import (
     FailedPreconditionError,
@@ -60,11 +62,39 @@ class OpenAiEmbeddingModel:
 _MAX_CONCURRENCY = 4
 
 
+class TimedHttpClient(DefaultAsyncHttpxClient):
+    """An HTTP client of the SDK that limits the time of each answer as a whole.
+
+    The timeouts of the SDK limit single reads: an endpoint that sends a byte now and then would
+    keep a request, and its slot, for ever.
+
+    Args:
+        answer_s: Seconds from sending a request to the end of its answer.
+        more: As for the SDK's client.
+    """
+
+    def __init__(self, answer_s: float, **more: Any) -> None:
+        super().__init__(**more)
+        self._answer_s = answer_s
+
+    async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
+        """Sends a request and reads its answer.
+
+        Raises:
+            httpx2.ReadTimeout: The answer has not ended in time.
+        """
+        try:
+            async with asyncio.timeout(self._answer_s):
+                return await super().send(request, **more)
+        except TimeoutError:
+            raise httpx2.ReadTimeout("the answer has not ended", request=request) from None
+
+
 class OpenAiEmbedder:
     """An `Embedder` over HTTP. The caller passes the client and closes it.
 
     The client retries with back-off (429, 5xx, lost connections; it respects `Retry-After`):
-    set its `max_retries` and `timeout`.
+    set its `max_retries`, and use a `TimedHttpClient`.
     """
 
     def __init__(self, client: AsyncOpenAI, model: OpenAiEmbeddingModel) -> None:
