@@ -1,4 +1,4 @@
-"""Connections of HTTP clients, with limits on heads and on pauses in bodies of requests."""
+"""Connections of HTTP clients, with limits on heads and on pauses of clients."""
 
 from __future__ import annotations
 
@@ -15,17 +15,24 @@ HEAD_S = 30.0
 BODY_PAUSE_S = 60.0
 """How long a client may send nothing of a body that has not ended, in seconds: as for uploads."""
 
+READ_PAUSE_S = 60.0
+"""How long a client may read nothing of a response that waits for it, in seconds."""
+
 
 class HttpConnection(HttpToolsProtocol):
-    """A connection that is closed if the head of a request is too large or a request never ends.
+    """A connection that is closed if a request is too large or never ends, or no response is read.
 
     The parser keeps all bytes of an incomplete head, of the extension of a chunk, and of the
     trailers after a chunked body, and the application those of an incomplete body, also of clients
-    without a key.
+    without a key. A client that reads no more would keep its connection and the stream that it
+    follows for ever.
     """
 
     _pending_bytes = 0
     _deadline: asyncio.TimerHandle | None = None
+    _read_deadline: asyncio.TimerHandle | None = None
+    # Bytes of responses that the client had not taken when it was last looked at.
+    _unread_bytes = 0
     # When the last byte of the body arrived, or its head; by the clock of the loop.
     _body_time = 0.0
 
@@ -39,6 +46,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the connection."""
         self._forget_deadline()
+        self._forget_read_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -72,6 +80,40 @@ class HttpConnection(HttpToolsProtocol):
         self._pending_bytes = 0
         self._forget_deadline()
         super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """Notes that the client reads more slowly than the application writes."""
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        """Notes that the client has read most of what waited for it."""
+        super().resume_writing()
+        self._forget_read_deadline()
+
+    def on_response_complete(self) -> None:
+        """Notes the end of a response, of which the client may not have read all."""
+        super().on_response_complete()
+        self._expect_reading()
+
+    def _expect_reading(self) -> None:
+        self._forget_read_deadline()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        if self._unread_bytes:
+            self._read_deadline = self.loop.call_later(READ_PAUSE_S, self._check_reading)
+
+    def _check_reading(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread < self._unread_bytes:
+            self._expect_reading()
+        elif self.flow.write_paused or self.cycle.response_complete:
+            # Closing would wait until the client has read the rest.
+            self.transport.abort()
+
+    def _forget_read_deadline(self) -> None:
+        if self._read_deadline is not None:
+            self._read_deadline.cancel()
+            self._read_deadline = None
 
     def _expect_head(self) -> None:
         self._forget_deadline()

@@ -1,14 +1,16 @@
-"""HTTP connections whose requests have endless or slow heads, or slow bodies."""
+"""HTTP connections whose requests have endless or slow heads, or slow bodies; slow readers."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 
 from strata.shared import http_connection
 from strata.shared.http_listener import HttpListener, Receive, Scope, Send
@@ -124,3 +126,101 @@ async def test_response_may_take_longer_than_a_pause_in_a_body(
         assert (await reader.read()).endswith(str(size).encode())
     writer.close()
     await listener.stop()
+
+
+_PIECE = b"a" * 65_536
+
+
+@asynccontextmanager
+async def streaming(pieces: int | None) -> AsyncIterator[tuple[socket.socket, asyncio.Event]]:
+    """Yields a connection on which a stream was asked for, and what is set when the stream ends.
+
+    Args:
+        pieces: The length of the stream; None for one without end.
+    """
+    ended = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        try:
+            sent = 0
+            while pieces is None or sent < pieces:
+                yield _PIECE
+                sent += 1
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        await StreamingResponse(body())(scope, receive, send)
+
+    listener = HttpListener(lambda _: stream, "127.0.0.1", 0)
+    channel: Any = None
+    await listener.start(channel)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        # Before the connection: the window is agreed with it.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", listener.port))
+        await loop.sock_sendall(
+            client, b"GET / HTTP/1.1\r\nhost: strata\r\nconnection: close\r\n\r\n"
+        )
+        yield client, ended
+    # Waits for the end of the connections.
+    await listener.stop()
+
+
+async def read_some(client: socket.socket) -> bytes:
+    """Returns some bytes; none at the end of the connection, also if it broke."""
+    try:
+        return await asyncio.get_running_loop().sock_recv(client, 2 * len(_PIECE))
+    except ConnectionResetError:
+        return b""
+
+
+async def test_a_client_that_does_not_read_loses_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connection, "READ_PAUSE_S", 0.2)
+    async with streaming(None) as (client, ended), asyncio.timeout(20):
+        await ended.wait()
+        while await read_some(client):
+            pass
+
+
+async def test_the_end_of_a_response_does_not_wait_for_a_client_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connection, "READ_PAUSE_S", 0.2)
+    made: list[http_connection.HttpConnection] = []
+    lost = asyncio.Event()
+    connection_made = http_connection.HttpConnection.connection_made
+    connection_lost = http_connection.HttpConnection.connection_lost
+
+    def made_and_noted(self: http_connection.HttpConnection, transport: asyncio.Transport) -> None:
+        connection_made(self, transport)
+        # All of the response fits: the application never waits for the client.
+        transport.set_write_buffer_limits(high=64 * len(_PIECE))
+        made.append(self)
+
+    def lost_and_noted(self: http_connection.HttpConnection, error: Exception | None) -> None:
+        connection_lost(self, error)
+        lost.set()
+
+    monkeypatch.setattr(http_connection.HttpConnection, "connection_made", made_and_noted)
+    monkeypatch.setattr(http_connection.HttpConnection, "connection_lost", lost_and_noted)
+    async with streaming(48) as (_, ended), asyncio.timeout(20):
+        await ended.wait()
+        assert made
+        assert not lost.is_set()
+        await lost.wait()
+
+
+async def test_a_client_may_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "READ_PAUSE_S", 0.2)
+    received = 0
+    async with streaming(20) as (client, _), asyncio.timeout(20):
+        while piece := await read_some(client):
+            received += len(piece)
+            await asyncio.sleep(0.02)
+    assert received > 20 * len(_PIECE)
