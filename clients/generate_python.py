@@ -61,7 +61,7 @@ class _Service:
 
     Attributes:
         attribute: The attribute of the client.
-        noun: What its calls are about; left out of the names of methods.
+        noun: The object of its calls; left out of the names of methods.
         by_hand: The class in `strata.client.calls` with its methods that are written by hand, and
             their rows in the guide.
     """
@@ -174,7 +174,7 @@ _FLATTENED: Mapping[str, str] = {
     "AddMcpServer": "server",
     "UpdateMcpServer": "server",
 }
-# What only the server sets in a message that is both given and returned.
+# Fields that only the server sets, in messages that are both given and returned.
 _SET_BY_SERVER: Mapping[str, frozenset[str]] = {
     "McpServer": frozenset(
         {
@@ -330,7 +330,7 @@ class _Argument:
         name: Its name.
         type: Its type.
         default: Its default value; empty if it is required.
-        comment: What it is.
+        comment: Its description.
         fields: Expressions by field of the request, or of the flattened message.
         flattened: It belongs to the flattened message.
     """

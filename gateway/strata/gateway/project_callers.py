@@ -33,7 +33,7 @@ class ProjectCallers:
         Args:
             project_id: The project.
             principal: The name of the work.
-            scopes: What it may do.
+            scopes: Its scopes.
         """
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             result = await connection.execute(_PROJECT, {"project_id": project_id})

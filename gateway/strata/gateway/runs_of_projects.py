@@ -30,7 +30,7 @@ class RunsOfProjects:
     """Finds the runs and schedules of projects.
 
     Args:
-        partitions: Those of each partition, by its name.
+        partitions: The runs and schedules of each partition, by its name.
         partition_of: Returns the partition of a project.
     """
 

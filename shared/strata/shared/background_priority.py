@@ -8,7 +8,7 @@ import sys
 import threading
 
 MORE_NICENESS = 10
-"""What background work has more in niceness than the process that starts it.
+"""Niceness of background work, relative to the process that starts it.
 
 It gets a tenth of a processor that other work wants. With 19 it would get a sixtieth, and an import
 would never end where turns keep all processors busy.
@@ -17,7 +17,7 @@ _MOST_NICENESS = 19
 
 
 def lower_priority() -> None:
-    """Gives the calling thread, and those that it starts, the priority of background work for good.
+    """Permanently gives the calling thread, and those that it starts, background priority.
 
     An ordinary user cannot raise it again: call it in threads and processes that do nothing else.
     On Linux the niceness of a thread is its own; elsewhere it is that of the process. On Linux the

@@ -105,7 +105,7 @@ class ChannelFactory:
         Args:
             target: ``dns:///recall:7103`` (all addresses of a headless service take
                 turns), ``127.0.0.1:7103`` or ``unix:/run/strata/recall.sock``.
-            services: What is called through it; their contracts declare which methods may be
+            services: The services called through it; their contracts declare which methods may be
                 repeated, if there is a `peer`.
             peer: Name of the service behind it, where that is one of ours which we call
                 with internal tokens.

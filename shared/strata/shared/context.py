@@ -27,7 +27,7 @@ class Caller:
         project_id: The tenant; every row that is read or written belongs to it. Empty for an
           organization key, which has no access to rows of tenants.
         principal: Id of the API key or user.
-        scopes: What the caller may do.
+        scopes: The scopes of the caller.
         run_id: The run on whose behalf the call is made, if any.
         token: The signed internal token, forwarded on outgoing calls; never logged.
         partition: The partition that the project is placed on.

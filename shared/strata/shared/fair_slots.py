@@ -133,7 +133,7 @@ class FairSlots:
 
     Args:
         slots: Slots in all.
-        name: What a slot is for, as shown in errors: "calls in the sandbox".
+        name: The use of a slot, as shown in errors: "calls in the sandbox".
         share: Share of the slots that one project may hold.
         queue: Maximum number of waiters of one project; further requests are refused.
         most_beside_others: Slots that one project may hold while other projects want slots, or

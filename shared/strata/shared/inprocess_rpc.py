@@ -119,7 +119,7 @@ class Rpc:
     Args:
         loop: The event loop of both halves.
         peer: The address of the peer for the servicer.
-        metadata: What the client sent.
+        metadata: The metadata that the client sent.
         timeout: Seconds until the deadline, None for none.
     """
 

@@ -194,7 +194,7 @@ def first_violation(schema: Mapping[str, Any], value: Any) -> str:
     The cost is bounded: schemas and values are untrusted, and nested alternatives multiply.
 
     Args:
-        schema: What `read_schema` returned.
+        schema: The result of `read_schema`.
         value: The value.
     """
     token = _steps_left.set([_MOST_STEPS])

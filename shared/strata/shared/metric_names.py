@@ -39,7 +39,7 @@ class MetricDefinition:
     Attributes:
         name: The name that Prometheus stores.
         kind: Its kind.
-        help: What it counts or measures, as one sentence.
+        help: The counted or measured quantity, as one sentence.
         labels: Names of its labels.
         buckets: Upper bounds of a histogram; empty for other kinds.
         by_partition: Also has the label `PARTITION_LABEL`, if the service has several partitions.

@@ -19,7 +19,7 @@ ANY_PARTITION = ""
 # Part of the name of an environment variable and of a collection: no underscore, no hyphen.
 _NAME = re.compile(r"[a-z][a-z0-9]{0,31}")
 NAME_RULE = "must be a lower-case letter, followed by up to 31 lower-case letters and digits"
-"""What is wrong with a name that is not one of a partition."""
+"""The problem of a name that is not valid for a partition."""
 
 
 def is_partition_name(name: str) -> bool:

@@ -54,8 +54,8 @@ async def keep_working(
 
     Args:
         work: Does the work that waits.
-        wake: Says that there may be work; it is cleared before each call.
-        problem: What is logged if a call raises a `StrataError`, after which it waits again.
+        wake: Signals that there may be work; it is cleared before each call.
+        problem: The logged text if a call raises a `StrataError`, after which it waits again.
     """
     while True:
         await wake.wait()
@@ -74,7 +74,7 @@ async def keep_polling(poll: Callable[[], Awaitable[object]], every_s: float, pr
     Args:
         poll: Does the work once.
         every_s: Mean seconds between two calls.
-        problem: What is logged if a call raises a `StrataError`, after which polling continues.
+        problem: The logged text if a call raises a `StrataError`, after which polling continues.
     """
     while True:
         try:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 
 class Provenance(StrEnum):
-    """Where a piece of context came from."""
+    """The source of a piece of context."""
 
     USER = "user"
     MODEL = "model"

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a project key may do in its project."""
+    """The permissions of a project key in its project."""
 
     READ = "read"
     WRITE = "write"
@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
 
 class OrganizationScope(StrEnum):
-    """What an organization key may do.
+    """The permissions of an organization key.
 
     Attributes:
         READ: List projects, keys and usage of the organization.

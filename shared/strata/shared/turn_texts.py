@@ -46,7 +46,7 @@ class Ending(Protocol):
 
     @property
     def error(self) -> run_event_pb2.RunError:
-        """What went wrong; its reason is empty if nothing did."""
+        """The error; its reason is empty if there is none."""
         ...
 
 

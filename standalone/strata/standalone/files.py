@@ -30,7 +30,7 @@ def reported_errors(what: str) -> Iterator[None]:
     """Reports errors of the file system as errors for a person.
 
     Args:
-        what: What failed then: "The backup was not written".
+        what: The sentence for a failure: "The backup was not written".
 
     Raises:
         UnavailableError: A file cannot be read or written; the message names it.

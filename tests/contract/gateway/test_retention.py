@@ -98,7 +98,7 @@ async def test_events_of_runs_that_ended_long_ago_are_deleted_and_the_runs_stay(
     assert await worker_of(gateways, event_days=90).delete_old() == 0
 
 
-async def test_without_a_limit_events_are_kept_for_ever(gateways: Gateways) -> None:
+async def test_without_a_limit_events_are_kept_permanently(gateways: Gateways) -> None:
     await ended_run(gateways)
     await make_older(gateways, "runs", "finish_time", 4000)
     assert await worker_of(gateways, event_days=0).delete_old() == 0

@@ -78,7 +78,7 @@ def flat(*turns: Sequence[Message]) -> list[str]:
     return [message.id for turn in turns for message in turn]
 
 
-async def test_messages_are_kept_for_ever_by_default(house: House) -> None:
+async def test_messages_are_kept_permanently_by_default(house: House) -> None:
     talk = await house.talk()
     old = await talk.turn("old")
     await talk.compact()

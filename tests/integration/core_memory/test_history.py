@@ -279,7 +279,7 @@ async def blame(client: Any, block: pb.Block, revision: int = 0) -> list[tuple[i
     return [(line.line, line.text, line.revision) for line in response.lines]
 
 
-async def test_each_line_names_who_wrote_it(client: Any) -> None:
+async def test_each_line_has_its_author(client: Any) -> None:
     block = await create(client, value="one\ntwo")
     await append(client, "three", run="run-1")
     await update(client, block, value="one\nTWO\nthree", reason="louder")

@@ -23,7 +23,7 @@ DEMAND = Demand(
 )
 
 
-def test_one_client_waits_for_nobody() -> None:
+def test_a_single_client_does_not_wait() -> None:
     result = closed([Station("a", 10.0), Station("b", 5.0, servers=4)], 5.0, 1)
     assert result.response_ms == pytest.approx(20.0)
     assert result.throughput == pytest.approx(50.0)

@@ -56,7 +56,7 @@ def test_command_prints_a_new_link_of_the_running_server(folder: DataFolder) -> 
     assert key_in(first, folder) == key_in(second, folder) == KEY
 
 
-def test_command_without_a_server_says_how_to_start_one(folder: DataFolder) -> None:
+def test_command_without_a_server_prints_how_to_start_one(folder: DataFolder) -> None:
     done = CliRunner().invoke(app, ["console", "--data", str(folder.path)])
     assert done.exit_code == EXIT_UNREACHABLE
     assert "Start it with strata up" in done.stderr

@@ -109,7 +109,7 @@ def edits(draw: st.DrawFn) -> tuple[list[str], list[list[str]], list[list[str]]]
 
 
 @given(edits())
-def test_edits_apart_merge_as_if_done_one_after_the_other(
+def test_separate_edits_merge_as_if_made_one_after_the_other(
     case: tuple[list[str], list[list[str]], list[list[str]]],
 ) -> None:
     base, theirs, ours = case

@@ -21,8 +21,8 @@ class DoctorFinding:
     Attributes:
         check: Name of the check.
         verdict: Its result.
-        text: What the check found.
-        remedy: What to do; empty if nothing is wrong.
+        text: The finding of the check.
+        remedy: The remedy; empty if there is no problem.
     """
 
     check: str

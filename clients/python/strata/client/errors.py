@@ -17,7 +17,7 @@ class SourceProblem:
     """A reason why a function cannot be a tool.
 
     Attributes:
-        text: What is wrong, and what is needed.
+        text: The problem, and the required action.
         line: Line in the function's file, from 1; 0 for none.
     """
 

@@ -83,7 +83,7 @@ class Target:
     Attributes:
         address: Its gRPC target.
         api_key: Sent with each call.
-        advice: What to do if nothing answers there.
+        advice: The remedy if nothing answers there.
         tls: TLS settings; None for no TLS.
     """
 

@@ -118,7 +118,7 @@ class FieldViolation:
 
     Attributes:
         field: Path from the request, as in the proto: ``blocks[2].label``.
-        description: What is wrong and what would be right.
+        description: The problem and the valid form.
     """
 
     field: str

@@ -75,7 +75,7 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What an administrator may access: one project, or all projects of an organization.
+    """The projects that an administrator may access: one, or all of an organization.
 
     Attributes:
         organization_id: The organization.

@@ -25,7 +25,7 @@ _AFTER_FIELD = (".", "[")
 
 @dataclass(frozen=True)
 class Problems:
-    """What was wrong with a form.
+    """The problems of a form.
 
     Attributes:
         error: The error of the call; None for a form that was not sent yet.
@@ -100,7 +100,7 @@ def check_unchanged(form_state: str, present_state: str, what: str) -> None:
     Args:
         form_state: Identifies the state that the form shows.
         present_state: Identifies the stored state.
-        what: What was changed, such as ``schedule``.
+        what: The kind of the changed object, such as ``schedule``.
 
     Raises:
         AbortedError: The states differ.
@@ -116,9 +116,9 @@ def refusal(message: str, name: str, problem: str) -> InvalidArgumentError:
     """Returns the error for one field of a form.
 
     Args:
-        message: What was not done, as a sentence.
+        message: The action that was not done, as a sentence.
         name: The field.
-        problem: What is wrong with it.
+        problem: The problem of the field.
     """
     return InvalidArgumentError(message, violations=[FieldViolation(name, problem)])
 

@@ -12,9 +12,9 @@ def whole_number(text: str, field: str, message: str, *, most: int = MAX_INT32) 
     """Returns a number that is not negative; 0 if the text is empty.
 
     Args:
-        text: What the person wrote.
+        text: The text of the field.
         field: The name of the field.
-        message: What was not done if it is not a number, as a sentence.
+        message: First sentence of the error, such as "The group was not saved."
         most: The largest number.
 
     Raises:

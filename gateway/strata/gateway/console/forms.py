@@ -120,7 +120,7 @@ class _Parts:
         self._value = bytearray()
 
     def callbacks(self) -> MultipartCallbacks:
-        """Returns what a parser calls."""
+        """Returns the callbacks for a parser."""
         return {
             "on_part_begin": self._begin,
             "on_header_begin": self._begin_header,

@@ -78,7 +78,7 @@ def readable(text: str) -> str:
 
 
 def untrusted(labels: Iterable[message_pb2.Provenance.ValueType]) -> list[str]:
-    """Returns where untrusted content is from, in words."""
+    """Returns the sources of untrusted content as text."""
     return [_UNTRUSTED[label] for label in labels if label in _UNTRUSTED]
 
 

@@ -31,7 +31,7 @@ class Sealer:
         """Returns a text encrypted, in base64url.
 
         Args:
-            purpose: What it is for; it cannot be opened for another purpose.
+            purpose: Its purpose; it cannot be opened for another one.
             text: The text.
             lifetime_s: Seconds after which it can no longer be opened.
         """

@@ -27,7 +27,7 @@ class Field:
         name: Name of the argument.
         field_name: Name of the field.
         kind: ``string``, ``integer``, ``number``, ``boolean``, or ``json`` for all other values.
-        description: What the argument means.
+        description: Description of the argument.
         required: Whether the tool requires it.
         choices: The allowed values, as texts; empty if any value is allowed.
         default: The value of a missing argument, as JSON; empty if the schema names none.

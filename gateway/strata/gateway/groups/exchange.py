@@ -1,4 +1,4 @@
-"""The messages of one run of a group, and which of them each agent has seen. Pure."""
+"""The messages of one run of a group, and which of them each agent has received. Pure."""
 
 from __future__ import annotations
 

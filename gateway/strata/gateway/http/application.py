@@ -31,7 +31,7 @@ from strata.shared.interceptors.observe import REQUEST_ID_KEY
 from strata.shared.tracing.spans import Tracer
 
 _JSON = b"application/json"
-# What curl says of the body of `-d`, and clients that do not say what they send.
+# JSON, the type that curl sends for the body of `-d`, and no type.
 _PLAIN = (_JSON, b"application/x-www-form-urlencoded", b"")
 _GRPC = b"application/grpc"
 _GRPC_WEB = b"application/grpc-web"
@@ -45,7 +45,7 @@ _RESPONSE_HEADERS = (
     RETRY_AFTER,
 )
 _CORS_CACHE_S = 7200
-# What servers write into their logs; no client reads it.
+# The status of nginx for such requests in logs; no client receives it.
 _CLIENT_LEFT = 499
 
 

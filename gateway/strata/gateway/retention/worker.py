@@ -122,7 +122,7 @@ class RetentionWorker:
         total = 0
         async for project_id in self._projects(RetainedKind.BACKLOG):
             drop = partial(self._store.drop_backlog, project_id, most=self._terms.backlog)
-            # What is left of a large backlog is dropped by the next poll.
+            # The next poll drops the rest of a large backlog.
             dropped, _ = await self._batches(project_id, drop)
             if dropped:
                 _log.warning("deliveries given up", project_id=project_id, count=dropped)

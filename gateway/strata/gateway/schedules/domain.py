@@ -24,7 +24,7 @@ class ScheduleState(StrEnum):
 
 
 class OnOverlap(StrEnum):
-    """What to do at a tick if the run of the previous tick has not ended."""
+    """The behaviour at a tick if the run of the previous tick has not ended."""
 
     SKIP = "SKIP"
     ENQUEUE = "ENQUEUE"
@@ -64,8 +64,8 @@ class RunPlan:
         payload: As in `NewRun`.
         payload_hash: As in `NewRun`.
         max_steps: As in `NewRun`.
-        on_approval: What to do if the conversation waits for an approval.
-        on_overlap: What to do if the run of the previous tick has not ended.
+        on_approval: The behaviour if the conversation waits for an approval.
+        on_overlap: The behaviour if the run of the previous tick has not ended.
     """
 
     principal: Principal

@@ -24,7 +24,7 @@ from strata.shared.tool_catalogue import FILE_TOOLS
 
 @dataclass(frozen=True, slots=True)
 class NextSteps:
-    """What the next turn would do before it calls the model.
+    """The steps of the next turn before it calls the model.
 
     Attributes:
         files_to_close: Names of the open files that it would close, in order.

@@ -42,7 +42,7 @@ def whole_window(response: window_pb.BeginTurnResponse, held: CachedWindow | Non
 
     Args:
         response: The response.
-        held: What the request named as held.
+        held: The held part of the window in the request.
     """
     window = window_from_proto(response.window)
     sizes = [_MESSAGE_BYTES + message.ByteSize() for message in response.window.messages]

@@ -22,7 +22,7 @@ EXCERPT_CHARS = 120
 
 
 class PreviewOutcome(StrEnum):
-    """What a compaction does with a message."""
+    """The effect of a compaction on a message."""
 
     KEPT = "kept"
     SUMMARIZED = "summarized"
@@ -36,7 +36,7 @@ class PreviewedMessage:
 
     Attributes:
         message: The message.
-        outcome: What the compaction does with it.
+        outcome: The effect of the compaction on it.
         tokens: Its tokens as the model sees it, estimated.
         excerpt: The beginning of its text; empty for a message that clients are not shown.
     """
@@ -57,7 +57,7 @@ class OutcomeSum:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPreview:
-    """What a compaction would do.
+    """The effect that a compaction would have.
 
     Attributes:
         messages: The messages of the window in order, without the system message; at most

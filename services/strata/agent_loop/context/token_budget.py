@@ -108,7 +108,7 @@ class TokenBudget:
 
         Args:
             messages: The window, with the system message that the last count was made under.
-            tools: What the model is offered.
+            tools: The tools that the model is offered.
             view: How messages are shown.
         """
         summarised = max((m.sequence for m in messages if m.role is MessageRole.SUMMARY), default=0)

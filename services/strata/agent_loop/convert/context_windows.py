@@ -32,7 +32,7 @@ def window_to_proto(
     Args:
         next_request: The request.
         token_budget: See `NextRequest.token_budget`.
-        steps: What a turn would do before the request.
+        steps: The steps of a turn before the request.
     """
     agent, window, toolset = next_request.agent, next_request.window, next_request.tools
     settings, view = next_request.settings, next_request.view

@@ -21,7 +21,7 @@ _MOST_DEFECTS = 2
 
 
 class Fate(Enum):
-    """What to do about a call without a result."""
+    """The way to handle a call without a result."""
 
     REPEAT = auto()
     """Send it again: it was not started, or is safe to repeat."""

@@ -54,7 +54,7 @@ class StateBeforeCode:
     Attributes:
         calls: The calls of the run and of the reply; the last one runs the code.
         tainted: The context holds untrusted content.
-        snapshot: What the prompt showed when the reply was made.
+        snapshot: The memory in the prompt of the reply.
     """
 
     calls: tuple[Called, ...]

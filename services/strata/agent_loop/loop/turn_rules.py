@@ -92,7 +92,7 @@ class TurnRules:
         self._traces = traces_of(committed)
         self._last = _last_visible(committed)
         self._heartbeats = heartbeats_of(committed)
-        # With rules, providers are asked for one call a reply. Several calls are run in turn.
+        # With rules, one call per reply is requested; several calls are run in order.
         self._parallel = False if agent.tool_rules else None
 
     def offer(self, toolset: ToolSet) -> Offer:

@@ -77,7 +77,7 @@ class _Entry(Generic[_T]):
 
 
 class RefusalMemory(Generic[_T]):
-    """What was learnt about the models at one address, by project, key and model.
+    """The detected properties of the models at one address, by project, key and model.
 
     Args:
         clock: A monotonic clock, in seconds.

@@ -46,7 +46,7 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What may be called next.
+    """The tools that may be called next.
 
     Attributes:
         names: Names of the tools, in the order in which they are offered.

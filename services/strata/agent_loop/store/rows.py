@@ -51,10 +51,10 @@ _CONVERTED = {
 AGENT_VALUES: Mapping[str, str] = {
     name: f"CAST(:{name} AS {sql_type})" for name, sql_type in {**_PLAIN, **_CONVERTED}.items()
 }
-"""The columns that an agent is written to, with the expressions of `agent_parameters`."""
+"""The columns of an agent, with the SQL expressions for `agent_parameters`."""
 
 UNCHANGING_COLUMNS = ("id", "type", "tends_agent_id")
-"""Those of them that are written at creation only."""
+"""The columns of an agent that are written only at creation."""
 
 AGENT_COLUMNS = ", ".join((*AGENT_VALUES, "revision", "create_time", "update_time"))
 STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"

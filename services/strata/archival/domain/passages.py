@@ -52,7 +52,7 @@ class ArchiveChange:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a passage came from.
+    """The origin of a passage.
 
     Attributes:
         taint: Labels of the untrusted content that its writer had read: "web", "mcp".

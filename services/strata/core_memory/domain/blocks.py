@@ -74,7 +74,7 @@ class Block:
         create_time: When it was created, UTC.
         update_time: When it last changed, UTC.
         metadata: Key-value pairs that API clients set.
-        agent_ids: Agents that see it, in order of attachment.
+        agent_ids: Agents to which it is attached, in order of attachment.
         delete_time: When it was deleted, UTC; None if it is not deleted.
         taint: Labels of untrusted content that its text derives from; see `domain.taint`.
     """
@@ -117,7 +117,7 @@ class EditorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a change came from; empty fields are not known or do not apply.
+    """The origin of a change; empty fields are unknown or do not apply.
 
     Attributes:
         taint: Labels of the untrusted content that the editor had read.
@@ -182,10 +182,10 @@ class EditSelection:
     """Selects the edits that match all fields that are set.
 
     Attributes:
-        block_id: Of this block.
-        run_id: Made by this run.
-        agent_id: Made by this agent.
-        since: Made at this time or later.
+        block_id: Only edits of this block.
+        run_id: Only edits made by this run.
+        agent_id: Only edits made by this agent.
+        since: Only edits made at this time or later.
     """
 
     block_id: str = ""

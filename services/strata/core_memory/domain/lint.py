@@ -41,7 +41,7 @@ class Finding:
     Attributes:
         line: Line number, from 1; 0 for the whole block.
         text: The line, shortened.
-        message: What is wrong and what to do.
+        message: The problem and the remedy.
         other_label: Block of the other line of a duplicate; empty otherwise.
         other_line: Line number in that block; 0 if there is none.
     """

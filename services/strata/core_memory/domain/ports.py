@@ -286,7 +286,7 @@ class BlockStore(MemoryReader, Protocol):
             label: Only blocks of this label; empty for all.
             after: Only later positions.
             count: At most this many.
-            time: As they were then; None for now.
+            time: The time of the returned state; None for now.
         """
         ...
 

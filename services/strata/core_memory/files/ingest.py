@@ -309,7 +309,7 @@ class Ingest:
         while True:
             await idle_pause.wait(self._busy)
             if self._busy.is_set():
-                # What the work that was just done has postponed is due soon.
+                # Work that was postponed by the work just done is due soon.
                 self._busy.clear()
                 await asyncio.sleep(poll)
             try:

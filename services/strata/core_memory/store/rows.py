@@ -58,7 +58,7 @@ RECORD = ", ".join(
         "version_time": "timestamptz",
     }.items()
 )
-# What an INSERT or UPDATE stores of a record `g`.
+# The columns of a record `g` that an INSERT or UPDATE stores.
 BLOCK_COLUMNS = f"project_id, id, {', '.join(_CONTENT)}, made_for, create_time, update_time"
 BLOCK_VALUES = f":project, g.id, {content_of('g')}, :made_for, g.create_time, g.update_time"
 BLOCK_CHANGES = ", ".join(

@@ -580,7 +580,7 @@ def _unchanged(row: Row[Any], ids: Sequence[str], held: HeldWindow | None) -> in
     Args:
         row: The window.
         ids: Its messages, without new inputs.
-        held: What the caller holds.
+        held: The part of the window that the caller holds.
     """
     if held is None or not row.rewrite_revision <= held.revision <= row.revision:
         return 0

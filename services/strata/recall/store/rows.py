@@ -31,7 +31,7 @@ _MESSAGE = {
     "client_message_id": "text",
     "create_time": "timestamptz",
 }
-# What a message is searched by: stored, and not read again.
+# The search columns of a message: stored, and not read again.
 _SEARCH = {"search_words": "text", "search_pairs": "text", "index_state": "text"}
 _STORED = _MESSAGE | _SEARCH
 _PLACE = ("conversation_id", "agent_id", "sequence")

@@ -25,7 +25,7 @@ class NestedReturn:
     """The result of a nested tool call.
 
     Attributes:
-        value_json: What the tool returned, as JSON, if there is no error.
+        value_json: The return of the tool, as JSON, if there is no error.
         error: Why the call failed, as a message for the code; None if it succeeded.
     """
 

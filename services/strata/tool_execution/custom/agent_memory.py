@@ -132,7 +132,7 @@ class BlockMemory:
         """Stores new texts. Each is an edit based on the revision that the tool read.
 
         Concurrent changes of others are merged. A repeated call edits no block twice: the edit of
-        its first run stays, even if the tool wants another text now. Blocks are changed one after
+        its first run stays, even if the tool returns another text now. Blocks are changed one after
         another. If one edit is refused, the earlier ones stay, and the error names them.
 
         Args:

@@ -268,7 +268,7 @@ class Output:
         taint: Labels of untrusted content in the memory that it read, or under which that memory
             was written.
         images: Images that the model sees after the value.
-        printed: What it printed.
+        printed: Its output.
     """
 
     value: Any
@@ -289,7 +289,7 @@ class ToolError(Exception):
         memory_edits: Edits of memory before the failure.
         unknown: Whether it is unknown if the call had its effect.
         end: How the run in the sandbox ended, if there was one.
-        printed: What it printed.
+        printed: Its output.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ class Problem:
     """One problem in a source.
 
     Attributes:
-        text: What is wrong, and what is expected.
+        text: The problem, and the expected form.
         line: Line of the source, from 1; 0 if the problem has no line.
         parameter: Name of the affected parameter, or empty.
     """

@@ -61,7 +61,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         search: Searches tools.
         clock: Measures durations.
         mcp: Runs tools of MCP servers.
-        check_runner: Asks the tool runner for its isolation; raises if that does not answer.
+        check_runner: Requests the isolation of the tool runner; raises if it does not answer.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ _PUT = text(
         principal = EXCLUDED.principal, sign_in_time = EXCLUDED.sign_in_time, problem = ''
     """
 )
-# Of a row of `mcp_tokens`, for `_to_tokens`.
+# The columns of `mcp_tokens` that `_to_tokens` reads.
 _TOKENS = "sealed, version, problem"
 _GET = f"SELECT {_TOKENS} FROM tool_execution.mcp_tokens {_OF}"
 _ONE, _LOCKED = text(_GET), text(f"{_GET} FOR UPDATE")

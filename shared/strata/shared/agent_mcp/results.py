@@ -37,7 +37,7 @@ def editor_of(params: types.InitializeRequestParams | None, default: str) -> str
 
     Args:
         params: How the client introduced itself; None if it did not.
-        default: What to call it then.
+        default: The name in that case.
     """
     if params is None:
         return default

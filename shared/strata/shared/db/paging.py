@@ -47,7 +47,7 @@ class Page(Generic[_Row]):
         """Makes a page from the rows of a query that asked for one row more than `limit`.
 
         Args:
-            rows: What the query returned, at most `limit + 1`.
+            rows: The rows of the query, at most `limit + 1`.
             limit: The size of the page.
             scope: See `encode_page_token`.
             key: Returns the sort key of a row.

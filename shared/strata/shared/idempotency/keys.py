@@ -70,7 +70,7 @@ def digest_of(label: str, message: Message) -> str:
     A stored digest is compared with those of later releases, so a label never changes.
 
     Args:
-        label: Tells methods apart whose messages could have equal bytes.
+        label: Distinguishes methods whose messages could have equal bytes.
         message: The request.
     """
     payload = message.SerializeToString(deterministic=True)

@@ -23,7 +23,7 @@ class Slots:
 
     Args:
         limit: Maximum number of concurrent ones.
-        kind: What is counted, as a plural noun for messages.
+        kind: The counted objects, as a plural noun for messages.
         retry_after_s: Mean of the retry hint, with a jitter of 50%, so that refused callers do not
             return at the same time.
         share: Share of the limit that one project may take; the rest is kept for other projects.

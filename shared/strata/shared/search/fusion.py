@@ -126,8 +126,8 @@ class Hit:
         surroundings: The parts for its surroundings.
         newest: The part for being new, if the query asks for the present.
         earlier_rank: Its rank before the learned order, from 1; 0 if that did not move it.
-        learned: What each feature adds to the value for the learned order; None if it was not put
-            into that.
+        learned: Contribution of each feature to the value for the learned order; None without
+            such a value.
         weak: It is below the floor of the query.
     """
 

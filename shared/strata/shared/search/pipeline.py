@@ -94,7 +94,7 @@ class ExplainedSource(SearchSource[_Item], Protocol[_Item]):
 
 @dataclass(frozen=True, slots=True)
 class SearchExplanation(Generic[_Item]):
-    """What is needed to explain a search.
+    """The data for the explanation of a search.
 
     Attributes:
         everything: The source without the conditions of the query.

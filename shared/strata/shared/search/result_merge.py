@@ -77,7 +77,7 @@ class ResultRank:
         session: The part for its session.
         newest: The part for being new.
         earlier_rank: Its rank in the index before the learned order, from 1; 0 if not moved.
-        learned: What each feature adds to its value for that order; None if it is not in it.
+        learned: Contribution of each feature to its value for that order; None if it is not in it.
         waiting: It is not indexed yet.
         weak: It is below the floor, so it counts as unrelated to the query.
     """

@@ -28,7 +28,7 @@ class SearchHit(Generic[_Item]):
         rerank_score: The score of the reranker; None if it did not run.
         rerank_rank: Rank by that score, from 1; None if it did not run.
         neighbours: The texts around it, in order, if the search asks for them.
-        outdated: What seems to replace it; None if nothing does.
+        outdated: The newer statement that seems to replace it; None if there is none.
     """
 
     item: _Item
@@ -58,7 +58,7 @@ class SearchResult(Generic[_Item]):
 
     Attributes:
         hits: The hits.
-        exclusions: What the conditions left out, if the search asks for explanations.
+        exclusions: The results that conditions excluded, if the search requests explanations.
         spoken_times: The times that the query names.
         reranking: The report of the reranking; None if nothing was reranked.
     """

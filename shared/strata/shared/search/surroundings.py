@@ -27,7 +27,7 @@ class Place(NamedTuple):
     """The position of a text.
 
     Attributes:
-        group: What it belongs to: a conversation or a file.
+        group: The conversation or file that it belongs to.
         position: Its number in the group; neighbours have adjacent numbers.
         chars: Its characters.
     """
@@ -44,8 +44,8 @@ class SurroundingWeights:
     Attributes:
         neighbour: Share of a neighbour's relevance that a short text gets; divided by their
             distance.
-        half_chars: Characters of a text that gets half of that. A long text says itself what it is
-            about.
+        half_chars: Characters of a text that gets half of that. The topic of a long text is in
+            the text itself.
         session: Share of the score for words of a session that each of its texts gets.
     """
 

@@ -54,8 +54,8 @@ def index_upkeep(
         ledger: The stored generations and rebuilds.
         models: The configured models.
         backlogs: The texts to index, in the order of processing.
-        rebuilds: What can be rebuilt, by slot.
-        indexes: What operators see and rebuild, by its name on the wire.
+        rebuilds: The indexes that can be rebuilt, by slot.
+        indexes: The indexes that operators list and rebuild, by name on the wire.
         find_work: See `Indexer`.
         polled: See `Indexer`.
         reindex: Configuration of rebuilds; by default with the grace period of the settings.

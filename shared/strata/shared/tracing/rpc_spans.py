@@ -42,7 +42,7 @@ def end_server_span(span: Span, code: grpc.StatusCode, caller: Caller | None) ->
     Args:
         span: The span.
         code: How the call ended.
-        caller: Who made it, if that is known.
+        caller: The caller, if known.
     """
     attributes = span.attributes
     attributes["rpc.grpc.status_code"] = code.value[0]

@@ -49,14 +49,14 @@ class Span:
 
     Attributes:
         service: The service that does the work, ``recall``.
-        name: What is done; has few values.
+        name: The kind of operation; has few values.
         kind: Its kind.
         trace_id: 32 hex digits.
         span_id: 16 hex digits.
         parent_id: The span that it is a part of; empty for the first span of a trace.
         start_ns: Unix time in nanoseconds.
         end_ns: The same of the end; 0 before.
-        attributes: What is known of it.
+        attributes: Properties of the operation.
         error_type: The type of the error that it ended with; empty for none.
     """
 
@@ -171,10 +171,10 @@ class Tracer:
 
         Args:
             service: The service that does the work.
-            name: What is done.
+            name: The kind of operation.
             kind: The kind of the span.
             parent: See `join`.
-            attributes: What is known of the work.
+            attributes: Properties of the work.
             span_id: Id of the span; empty for a random one.
             start_ns: When the work began, Unix time in nanoseconds; 0 for now.
         """

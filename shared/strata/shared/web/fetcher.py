@@ -280,7 +280,7 @@ def _content_type(header: str) -> tuple[str, str]:
 
 
 def _kind(content_type: str) -> str:
-    # Not in the server's words, which are untrusted text.
+    # The content type of the server is not repeated, because it is untrusted text.
     return _KINDS.get(content_type.partition("/")[0], "a file of some other type")
 
 

@@ -88,7 +88,7 @@ async def dump(url: str, moment: Snapshot, target: Path, engine_folder: Path) ->
 
     Args:
         url: URL of a superuser.
-        moment: What to dump.
+        moment: The snapshot to dump.
         target: The file to write.
         engine_folder: Where the programs are copied if they cannot be used in place.
 

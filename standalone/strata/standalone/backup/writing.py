@@ -46,7 +46,7 @@ async def write_backup(folder: DataFolder, target: Path) -> Manifest:
         FailedPreconditionError: There is no data, the target exists, another process writes it,
             or the folder is just being started.
         UnavailableError: The database cannot be dumped, or a file cannot be read or written.
-        DataLossError: What was written differs from what was read.
+        DataLossError: The written data differs from the data that was read.
     """
     with reported_errors("The backup was not written"):
         _check(folder, target)

@@ -55,7 +55,7 @@ async def prepare_model(
     """Chooses the chat model, and fetches and starts the demo model if it is chosen.
 
     Args:
-        settings: What the person configured.
+        settings: The configured settings.
         demo: Whether and how the demo model may be used.
         stack: Stops the demo model.
         report: Called with the progress of the demo model, possibly from a thread.

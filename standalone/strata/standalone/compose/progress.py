@@ -92,7 +92,7 @@ class _Amount(ProgressColumn):
 
 
 def progress_lines(console: Console) -> Report:
-    """Returns a callback that prints each new step at once, and its progress now and then."""
+    """Returns a callback that prints each new step immediately, and its progress occasionally."""
     last_message, last_time = "", 0.0
 
     def report(progress: Progress) -> None:

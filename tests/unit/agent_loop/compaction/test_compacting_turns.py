@@ -120,7 +120,7 @@ async def test_the_exact_count_of_the_provider_decides_where_it_is_known() -> No
     assert easy.recall.swaps == [], "16,000 bytes are 2,000 tokens here"
 
 
-async def test_a_refusal_for_length_compacts_the_window_and_the_model_is_asked_again() -> None:
+async def test_a_refusal_for_length_compacts_the_window_and_the_request_is_repeated() -> None:
     harness = await filled(6)
     assert harness.recall.swaps == []
     sink = await harness.run(harness.request("Last."), OVERFLOW, reply("Done."))

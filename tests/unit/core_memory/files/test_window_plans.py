@@ -115,7 +115,7 @@ def test_the_most_similar_names_come_first() -> None:
     assert nearest("zzz", ["b", "a"], 2) == ["a", "b"]
 
 
-def test_error_says_that_no_files_are_attached() -> None:
+def test_error_states_that_no_files_are_attached() -> None:
     assert not_attached("F", []).message == (
         "F not attached - did you get the filename correct? Currently you have no files attached."
     )

@@ -41,7 +41,7 @@ class ChatOptions:
         reasoning: Show the model's reasoning.
         usage: Show tokens and time.
         back_off: Waits between attempts to reconnect.
-        ask: Asks the person about tool calls, and returns None if they do not decide now; None
+        ask: Asks the user about tool calls; returns None if they do not decide now; None
             if no person can be asked.
         group_id: The group that answers instead of an agent.
     """

@@ -24,7 +24,7 @@ from strata.shared.agent_mcp.blocks import blocks_of
 
 
 class ConflictChoice(StrEnum):
-    """What a pull does with a file that conflicts with its block."""
+    """The behaviour of a pull for a file that conflicts with its block."""
 
     REPORT = "report"
     MINE = "mine"
@@ -41,7 +41,7 @@ class Pull:
         client: The gateway.
         agent_id: The agent whose blocks are pulled.
         folder: The folder for the files.
-        on_conflict: What to do with conflicts.
+        on_conflict: The behaviour for conflicts.
         delete: Remove the files of blocks that the agent no longer has.
         dry_run: Report the results without changing anything.
 

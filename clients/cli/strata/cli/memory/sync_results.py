@@ -16,7 +16,7 @@ _DIFF_LINES = 200
 
 
 class FileSyncResult(StrEnum):
-    """What a pull or push did with a file, or would do."""
+    """The effect of a pull or push on a file."""
 
     UNCHANGED = "unchanged"
     WRITTEN = "written"
@@ -56,7 +56,7 @@ class SyncDifference:
     """Changes of one side.
 
     Attributes:
-        title: Whose changes they are; empty if there is only one side.
+        title: The author of the changes; empty if there is only one side.
         fields: Changes of other fields than the text, as text.
         diff: Unified diff of the text, without headers.
     """
@@ -72,7 +72,7 @@ class FileOutcome:
 
     Attributes:
         file: Its name.
-        result: What was done.
+        result: The effect.
         detail: An explanation.
         revision: Revision of the block afterwards; 0 if there is none.
         differences: The changes; in a conflict, those of each side.

@@ -21,7 +21,7 @@ Samples = Mapping[tuple[str, Labels], float]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one metrics port served.
+    """The samples of one metrics port.
 
     Attributes:
         target: Its address.
@@ -71,7 +71,7 @@ def parse_samples(text: str) -> Samples:
 
 
 class Interval:
-    """What happened between two readings of the same ports.
+    """The changes between two readings of the same ports.
 
     Args:
         before: The earlier reading of each port.

@@ -21,7 +21,7 @@ class LiveTable:
     """One table of the view.
 
     Attributes:
-        title: What it shows.
+        title: Its title.
         columns: Its headings.
         rows: Its cells.
     """

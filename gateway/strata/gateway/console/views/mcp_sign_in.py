@@ -127,7 +127,7 @@ def _check_state(visit: Visit, state: str) -> None:
 
 
 OPEN_ROUTES = (Route(_RETURN_PATH, returned, methods=["GET"]),)
-"""Where browsers come back to, without a session."""
+"""The route to which browsers are redirected after a sign-in; it needs no session."""
 VIEWS = (
     ViewRoute("/mcp/{mcp_server_id}/sign-in", begin, "POST"),
     ViewRoute("/mcp/{mcp_server_id}/sign-in/finish", finish),

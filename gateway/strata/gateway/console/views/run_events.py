@@ -24,7 +24,7 @@ class EventRow:
     Attributes:
         sequence: Position in the log of the run.
         elapsed_ms: Milliseconds since the run was accepted.
-        title: What happened.
+        title: Description of the event.
         detail: More of it on one line.
         texts: Texts that belong to it, by heading.
         taint: Labels of the untrusted content in it.

@@ -33,7 +33,7 @@ class Bar:
     """A bar of a chart, in thousandths of the whole.
 
     Attributes:
-        kind: What it shows, see `pb.RunSpan`.
+        kind: The kind of the span, see `pb.RunSpan`.
         start: Where it begins.
         width: How wide it is.
     """

@@ -24,7 +24,7 @@ _PROBLEM_CHARS = 300
 
 
 class A2aOperation(Enum):
-    """What a method does."""
+    """The operation of a method."""
 
     SEND = auto()
     STREAM = auto()
@@ -146,7 +146,7 @@ class A2aMethod:
     """A method.
 
     Attributes:
-        operation: What it does.
+        operation: Its operation.
         kind: Its parameters, as version 1.0 has them.
         dialect: The JSON of its version.
     """

@@ -66,7 +66,7 @@ class RpcFailureError(Exception):
     """A request that failed.
 
     Args:
-        error: What is wrong.
+        error: The error.
         request_id: The id of the request, as far as it is known.
     """
 

@@ -41,7 +41,7 @@ def parse_body(
 
     Args:
         body: JSON.
-        kind: What it must be.
+        kind: The required type.
         only: The only values of parameters that an agent cannot take from a request.
         reasons: The reasons, by parameter, where there is more to say.
 

@@ -36,7 +36,7 @@ class ApiError(Exception):
     """An error for the client.
 
     Args:
-        message: What is wrong, for a person.
+        message: The problem, as text for a person.
         status: HTTP status.
         param: The parameter of the request that is wrong.
         code: A name for programs.
@@ -90,7 +90,7 @@ class RunFailedError(ApiError):
     """A run that ended without a reply.
 
     Args:
-        message: What is wrong, for a person.
+        message: The problem, as text for a person.
         status: HTTP status.
         code: A name for programs.
         usage: Tokens of the run.

@@ -42,11 +42,11 @@ class JsonSchema(Body):
 
 @dataclass(frozen=True, slots=True)
 class ClientToolResult:
-    """What the client's tool returned.
+    """The return of the client's tool.
 
     Attributes:
         tool_call_id: The call.
-        content: What the model is shown.
+        content: The content for the model.
     """
 
     tool_call_id: str
@@ -55,7 +55,7 @@ class ClientToolResult:
 
 @dataclass(frozen=True, slots=True)
 class AgentInput:
-    """What the agent is sent: messages, or results of the client's tools.
+    """The input of the agent: messages, or results of the client's tools.
 
     Attributes:
         messages: The messages; none if there are results.
@@ -190,7 +190,7 @@ def response_format_of(
     """Returns what the reply must be; None for free text.
 
     Args:
-        kind: What the request refers to.
+        kind: The kind of object that the request refers to.
         schema: The schema, of ``json_schema``.
         param: The parameter that the schema is in.
 

@@ -52,7 +52,7 @@ class TextContent(Body):
 
 
 class ImageUrl(Body):
-    """Where an image is."""
+    """The location of an image."""
 
     url: str
     detail: str | None = None
@@ -91,7 +91,7 @@ class ChatTool(Body):
 
 
 class ReplyFormat(Body):
-    """What the reply must be."""
+    """The required format of the reply."""
 
     type: FormatKind
     json_schema: JsonSchema | None = None

@@ -42,7 +42,7 @@ class ResponseHead:
         conversation_id: The conversation.
         created_at: When the run began, in seconds.
         previous_response_id: The response that it follows, if the client named it.
-        text_format: What the reply must be, if that is known.
+        text_format: The required format of the reply, if that is known.
         completed_at: When the run ended, if it has, in seconds.
         ignored_tools: The tools that the request offers and the agent does not have.
     """

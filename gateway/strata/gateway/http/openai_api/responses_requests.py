@@ -75,7 +75,7 @@ class InputMessage(Body):
 
 
 class FunctionOutput(Body):
-    """What a tool of the client returned."""
+    """The return of a tool of the client."""
 
     call_id: str
     output: str | list[InputPart]
@@ -126,7 +126,7 @@ class ConversationName(Body):
 
 
 class TextFormat(Body):
-    """What the reply must be."""
+    """The required format of the reply."""
 
     type: FormatKind
     name: str = ""
@@ -173,7 +173,7 @@ class ResponsesRequest(Body):
 
     @property
     def text_format(self) -> dict[str, Any]:
-        """What the reply must be, as the response repeats it."""
+        """The required format of the reply, as the response repeats it."""
         asked = self.text.format if self.text is not None else None
         if asked is None:
             return {"type": "text"}

@@ -48,7 +48,7 @@ _OPEN_STATES = {
     pb.RUN_STATE_RUNNING: "in_progress",
     pb.RUN_STATE_CANCELLING: "in_progress",
 }
-# As the gateway names it too.
+# The name of this error reason at the gateway, in lower case.
 _UNKNOWN_CONVERSATION = Reason.CONVERSATION_NOT_FOUND.value.lower()
 
 

@@ -114,7 +114,7 @@ class _Completion:
     def __init__(self, model: str, conversation_id: str, ignored_tools: Sequence[str]) -> None:
         self._model = model
         self._conversation_id = conversation_id
-        # Of the whole reply, or of the first chunk of a stream.
+        # A field of the whole reply, or of the first chunk of a stream.
         self._ignored = {"ignored_tools": list(ignored_tools)} if ignored_tools else {}
         self._id = new_id("chatcmpl")
         self._created = int(time.time())

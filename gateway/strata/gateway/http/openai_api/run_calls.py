@@ -50,8 +50,8 @@ class RunCalls:
         Args:
             agent_id: The agent.
             conversation_id: Its conversation.
-            sent: What it is sent.
-            response_format: What the reply to messages must be; None for free text.
+            sent: Its input.
+            response_format: The required format of the reply to messages; None for free text.
             format_param: The parameter with the schema of `response_format`.
             request_id: A repeated id returns the same run; empty for a new run.
             metadata: The caller's credentials.

@@ -17,9 +17,9 @@ _DECISION = ["decide_time", "answer_run_id"]
 
 
 def upgrade() -> None:
-    """Adds whether a run denies; what is queued already waits for the answer, as it did."""
+    """Adds whether a run denies an open approval; already queued runs still wait for the answer."""
     op.execute("ALTER TABLE gateway.runs ADD COLUMN denies_approval boolean NOT NULL DEFAULT false")
-    # Who takes queued runs denies with them.
+    # The worker role, which claims queued runs, writes these denials.
     op.execute(grant_columns_sql("SELECT", ["denies_approval"], "gateway.runs", _WORKER))
     op.execute(grant_columns_sql("UPDATE", _DECISION, "gateway.approvals", _WORKER))
 

@@ -78,7 +78,7 @@ def new_run(
     Args:
         request: The request.
         caller: The caller.
-        kind: What starts the run.
+        kind: The kind of caller that starts the run.
         chain: The run whose agent makes the request, and its parents; empty for a client.
 
     Raises:

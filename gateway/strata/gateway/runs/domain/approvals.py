@@ -21,7 +21,7 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 
 
 class OnApproval(StrEnum):
-    """What a new run does if its conversation waits for an approval, now or when it starts.
+    """The behaviour of a new run if its conversation waits for an approval, now or when it starts.
 
     ``ANSWER`` is for the run that has the answer, which is accepted only while its request is open.
     """

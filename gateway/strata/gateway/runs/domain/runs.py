@@ -25,7 +25,7 @@ from strata.shared.usage import Usage
 
 
 class RunKind(StrEnum):
-    """What started a run."""
+    """The kind of origin of a run."""
 
     FOREGROUND = "FOREGROUND"
     BACKGROUND = "BACKGROUND"
@@ -50,7 +50,7 @@ def takes_slot(run: NewRun | Run) -> bool:
 
 
 class OnBusy(StrEnum):
-    """What a new run does if its conversation has an active run."""
+    """The behaviour of a new run if its conversation has an active run."""
 
     ENQUEUE = "ENQUEUE"
     REJECT = "REJECT"
@@ -101,13 +101,13 @@ class NewRun:
         principal: On whose behalf it acts.
         agent_id: The agent; the group in the run of a group.
         conversation_id: The conversation, never empty; the group in the run of a group.
-        kind: What started it.
+        kind: The kind of its origin.
         payload: The serialised request to agent_loop (see `convert`).
         payload_hash: Shows whether a repeated request_id carries the same request.
         max_steps: Maximum number of model calls; 0 for the default.
         request_id: The client's idempotency key; None for none.
-        on_busy: What to do when the conversation has an active run.
-        on_approval: What to do when the conversation waits for an approval.
+        on_busy: The behaviour if the conversation has an active run.
+        on_approval: The behaviour if the conversation waits for an approval.
         approval_id: The request that the run answers; empty for none.
         parent_run_id: The run whose agent sends the message; empty for none.
         run_at: Earliest start by the clock of the database; None for at once.

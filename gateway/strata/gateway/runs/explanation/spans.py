@@ -21,7 +21,7 @@ _MAX_NOTE = 300
 
 
 class RunSpanKind(StrEnum):
-    """What a run did in a span of time."""
+    """The activity of a run in a span of time."""
 
     DELAY = "delay"
     WAIT = "wait"
@@ -38,7 +38,7 @@ class RunSpan:
     """One span of a run; times in milliseconds.
 
     Attributes:
-        kind: What the run did.
+        kind: The activity of the run.
         name: The model, the tool, or the reason of a wait.
         step: Number of the step; 0 outside steps.
         step_id: Its id; empty outside steps.

@@ -44,7 +44,7 @@ class ToolReturn:
         content: JSON text for the model, with status, message and time.
         stdout: Lines that the tool printed; not shown to the model.
         stderr: Error lines that the tool printed; not shown to the model.
-        provenance: Where the text came from.
+        provenance: The source of the text.
         taint: Untrusted labels of the memory in it.
         nested: Calls that its code made, in order; not shown to the model.
         returned_by: Id of the API key whose approval response carried the return; empty if the

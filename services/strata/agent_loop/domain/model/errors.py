@@ -54,7 +54,7 @@ class ModelError(Exception):
     """A call of a chat model failed.
 
     Attributes:
-        kind: What went wrong.
+        kind: The kind of error.
         message: Text of the provider, or a description of the problem; can be shown to the user.
         status: HTTP status, if any.
         code: The provider's error code.

@@ -65,7 +65,7 @@ REPLY_AFTER_TOOL = "OK."
 
 @dataclass(slots=True)
 class Adaptation:
-    """What was learnt about a model from the parameters that it refused.
+    """Properties of a model, detected from the parameters that it refused.
 
     Attributes:
         without: Optional parameters that are left out.
@@ -154,7 +154,7 @@ def build(
         settings: The model.
         official: Whether the endpoint is OpenAI's own, the only one known to enforce strict
             schemas.
-        adaptation: What was learnt about the model.
+        adaptation: The detected properties of the model.
     """
     quirks = settings.quirks
     adaptation = adaptation or Adaptation.first(settings.model, official=official, quirks=quirks)

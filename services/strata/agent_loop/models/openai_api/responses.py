@@ -71,7 +71,7 @@ class ResponsesModel(OpenAiModel):
         client: Client of the endpoint.
         settings: The model and its settings.
         retry: When a failed request is repeated.
-        learnt: What was learnt about the models at this address.
+        learnt: Properties detected of the models at this address.
     """
 
     _path = "/responses"

@@ -63,7 +63,7 @@ _MOST_DIGESTS = 1_000
 
 @dataclass(slots=True)
 class Learnt:
-    """What was learnt about a model from its refusals.
+    """Properties of a model, detected from its refusals.
 
     Attributes:
         without: Optional parameters that are left out.
@@ -148,7 +148,7 @@ def build(
     Args:
         request: The request.
         settings: The model and its defaults.
-        learnt: What the model refused so far.
+        learnt: The parameters that the model has refused so far.
         official: Whether the endpoint is OpenAI's own, which can enforce schemas of tools.
     """
     system, messages = leading_system(repair(request.messages))

@@ -1,4 +1,4 @@
-"""Anthropic."""
+"""Preset for Anthropic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Azure OpenAI. Every customer has its own resource, and chooses the names of deployments."""
+"""Preset for Azure OpenAI, where each customer has a resource with self-named deployments."""
 
 from __future__ import annotations
 

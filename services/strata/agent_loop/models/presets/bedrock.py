@@ -1,4 +1,4 @@
-"""Claude at Amazon Bedrock, with a key or with the credentials of the machine."""
+"""Preset for Claude at Amazon Bedrock, with a key or with the credentials of the machine."""
 
 from __future__ import annotations
 

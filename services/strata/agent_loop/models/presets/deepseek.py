@@ -1,4 +1,4 @@
-"""DeepSeek. Its models think by default, and refuse forced calls while thinking is on.
+"""Preset for DeepSeek. Its models think by default, and refuse forced calls while thinking is on.
 
 If thinking is on and tools are offered, every earlier reply must have its reasoning.
 """

@@ -1,4 +1,4 @@
-"""Fireworks AI. It lowers a `max_tokens` that exceeds the context window instead of refusing it."""
+"""Preset for Fireworks AI. It lowers a `max_tokens` above the context window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Google Gemini, with its endpoint for OpenAI's chat completions.
+"""Preset for Google Gemini, with its endpoint for OpenAI's chat completions.
 
 Calls are signed; from version 3 on, a call without a signature is refused. Tool schemas are limited
 to a subset of OpenAPI's.

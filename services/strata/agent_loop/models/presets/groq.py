@@ -1,4 +1,7 @@
-"""Groq. It takes no response format beside streaming or tools, and Strata always streams."""
+"""Preset for Groq.
+
+It accepts no response format together with streaming or tools, and Strata always streams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llama.cpp's server, `llama-server`."""
+"""Preset for llama.cpp's server, `llama-server`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LM Studio. `tool_choice` accepts no tool name, and some models accept no call at first."""
+"""Preset for LM Studio.
+
+`tool_choice` accepts no tool name, and some models need a user message before the first call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Mistral. Its API is strict about the order of messages, ids of calls and unknown parameters."""
+"""Preset for Mistral.
+
+Its API is strict about the order of messages, ids of calls and unknown parameters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama. It has no parallel_tool_calls."""
+"""Preset for Ollama. It has no parallel_tool_calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, which keeps the reasoning of a model from step to step."""
+"""Preset for OpenAI's Responses API, which keeps the reasoning of a model from step to step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OpenRouter. It forwards requests to other providers, whose rules for messages apply."""
+"""Preset for OpenRouter.
+
+It forwards requests to other providers, whose rules for messages apply.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Together AI."""
+"""Preset for Together AI."""
 
 from __future__ import annotations
 

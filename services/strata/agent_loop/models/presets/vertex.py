@@ -1,4 +1,4 @@
-"""Claude at Google Cloud's Vertex AI, with a key or with the credentials of the machine."""
+"""Preset for Claude at Google Cloud's Vertex AI, with a key or the machine's credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM."""
+"""Preset for vLLM."""
 
 from __future__ import annotations
 

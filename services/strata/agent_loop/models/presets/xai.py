@@ -1,4 +1,4 @@
-"""xAI. Most of its models refuse `reasoning_effort`, which is left out after a refusal."""
+"""Preset for xAI. Most of its models refuse `reasoning_effort`; it is left out after that."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ MAX_VIEW_CHARS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class CompileQuery:
-    """What to render, and the revision that the caller has already.
+    """The memory to render, and the revision that the caller already has.
 
     Attributes:
         if_revision: The revision that the caller has; empty to force rendering.
@@ -79,7 +79,7 @@ class Compiled:
     Attributes:
         revision: Equal revisions mean byte-equal sections.
         section: The text; None if the caller has it.
-        blocks: What the section shows; without values if the caller has it.
+        blocks: The blocks in the section; without values if the caller has it.
         sizes: Characters of each value, by label.
         has_folders: A folder is attached.
         shown: The section contains the blocks; for some agent types it does not.

@@ -85,8 +85,8 @@ def memory_too_large(agent_id: str, size: int, limit: int) -> FailedPrecondition
 
     Args:
         agent_id: The agent; with shared blocks it need not be the one that edits.
-        size: What its memory would take, bytes.
-        limit: What it may take, bytes.
+        size: Size of its memory after the change, bytes.
+        limit: Maximum size, bytes.
     """
     return FailedPreconditionError(
         f"Core memory would be too large for the context window: all blocks of {agent_id} "

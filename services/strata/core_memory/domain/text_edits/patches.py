@@ -67,7 +67,7 @@ class Section:
     """The part of a patch for one block.
 
     Attributes:
-        action: What to do.
+        action: The operation.
         label: The block; empty in a patch without headers.
         new_label: The new label of the block; empty to keep the label.
         loose: The header is ``---``/``+++``, which may not name a block, as in ``--- before``.

@@ -27,7 +27,7 @@ class FolderView:
 
     Attributes:
         name: Its name.
-        description: What is in it; may be empty.
+        description: Description of its content; may be empty.
         instructions: How to use it; may be empty.
         windows: The open files.
         closed: Names, ``FOLDER/FILE``, of closed files that are listed.

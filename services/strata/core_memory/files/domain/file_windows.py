@@ -37,7 +37,7 @@ class OpenWindows:
 
     Attributes:
         agent_id: The agent.
-        requests: What to open.
+        requests: The windows to open.
         close_all_others: Close every other window.
         max_open: Windows that may be open at once; 0 for the agent's stored limit.
         view_chars: Characters of one file that are rendered; 0 for the agent's stored limit.
@@ -131,11 +131,11 @@ class FileWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """Which windows of an agent to open, keep and close.
+    """The windows of an agent to open, keep and close.
 
     Attributes:
         windows: All windows open afterwards, by name of file.
-        opened: Those of them that the request opens.
+        opened: The windows that the request opens.
         closed: Files whose windows are closed.
         message: The message to the model.
     """
@@ -166,7 +166,7 @@ class PromptUse:
         blocks: All blocks.
         directories: The ``<directories>`` element, open files included.
         files: The rendered part of each open file, by id of file.
-        limit: What blocks alone may take; None if unknown.
+        limit: Maximum size of the blocks alone; None if unknown.
     """
 
     blocks: int

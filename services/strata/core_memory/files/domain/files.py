@@ -55,7 +55,7 @@ class Folder:
     Attributes:
         id: ``folder-<uuid>``.
         name: Unique in the project.
-        description: What it contains; shown to the model.
+        description: Description of its content; shown to the model.
         instructions: How to use it; shown to the model.
         file_count: Number of files.
         create_time: When it was made, UTC.

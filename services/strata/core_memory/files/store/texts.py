@@ -48,7 +48,7 @@ _PAGES = text(
     ORDER BY w.ordinal, p.page LIMIT :count
     """
 )
-# Of each page that a range touches, only the lines of the range.
+# Selects only the lines of the range from the pages that overlap it.
 _LINES = text(
     """
     SELECT r.content, greatest(r.first, p.first_line) AS first_line,

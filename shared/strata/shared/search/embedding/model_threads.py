@@ -120,9 +120,9 @@ class ModelThreads:
 
         Args:
             texts: The texts.
-            kind: Of what kind they are.
+            kind: The kind of the texts.
             embed_one: Returns the vector of a text; called in several threads. One text per run,
-                so that a vector cannot depend on what else is in the batch; batches were not faster
+                so that a vector cannot depend on other texts of the batch; batches were not faster
                 on one thread.
             release_memory: Returns memory to the system; called in a thread, some time after long
                 texts.

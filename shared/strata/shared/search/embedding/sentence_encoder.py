@@ -65,7 +65,7 @@ class SentenceEncoder:
     """Texts to unit vectors of 512 components.
 
     Args:
-        prepared: What is computed from the files of the package, see `compute_arrays`.
+        prepared: The arrays computed from the files of the package, see `compute_arrays`.
     """
 
     def __init__(self, prepared: PreparedArrays) -> None:

@@ -22,7 +22,7 @@ REPLACEMENTS: Mapping[int, str] = {
     **dict.fromkeys([*range(1, 9), 0xB, *range(0xE, 0x20), 0x7F, 0x8F, 0x9F], ""),
     **dict.fromkeys([0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD], " "),
 }
-"""What SentencePiece's rules "nmt_nfkc" replace beside NFKC: control characters and spaces."""
+"""Replacements of SentencePiece's rules "nmt_nfkc" beyond NFKC: control characters, spaces."""
 WORD_START = "\u2581"
 """Stands for the space before a word."""
 

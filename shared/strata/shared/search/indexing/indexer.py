@@ -141,7 +141,7 @@ class Indexer:
         polled: Backlogs that are processed at polls only, not after each commit, because rows wait
             in them rarely.
         rarely_when_idle: Poll less often while no texts wait, see `IdlePause`.
-        find_work: Says whether any backlog may have texts. It is asked at a poll, so that one
+        find_work: Returns whether any backlog may have texts. It is called at a poll, so that one
             query takes the place of one for each backlog; None looks at each.
         check_interval_s: Seconds between checks that the collections still exist.
         foreground: Each batch waits for this work, for a moment; None for no waiting.

@@ -42,7 +42,7 @@ class DatedText(NamedTuple):
 
 
 class Outdated(NamedTuple):
-    """What replaces a statement.
+    """The newer statement that replaces an older one.
 
     Attributes:
         newer_id: The text with the newer statement.

@@ -43,7 +43,7 @@ class Predicate:
     """A form of statement.
 
     Attributes:
-        name: What is stated; values of predicates with the same name are compared.
+        name: The stated property; values of predicates with the same name are compared.
         pattern: The words of the predicate. The subject is the text before them, or their group
             `s`; the value is the text after them, or their group `v`.
         value: Which values are compared.

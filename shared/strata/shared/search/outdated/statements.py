@@ -63,7 +63,7 @@ class ClauseSpan:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a clause states.
+    """The statement of a clause.
 
     Attributes:
         text: The sentence, as it was written.

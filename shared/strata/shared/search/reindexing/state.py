@@ -69,7 +69,7 @@ class Reindex:
 
     Attributes:
         id: Its id.
-        slot: What is rebuilt.
+        slot: The index that is rebuilt.
         project_id: The project of the archive; empty for a whole collection.
         archive_id: The archive; empty for a whole collection.
         source: The generation that serves until the switch.

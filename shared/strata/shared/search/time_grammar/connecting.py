@@ -78,7 +78,7 @@ def _alone(
     Args:
         one: The expression.
         folded: The folded text.
-        reference: What the expression is read against.
+        reference: The reference for reading the expression.
         listed: The expression follows another one and "or" or "and": "in May or June".
     """
     opening = _opening_of(one, folded)

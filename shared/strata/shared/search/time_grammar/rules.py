@@ -49,7 +49,7 @@ def numbered(*names: str, start: int = 0) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What an expression is read against.
+    """The reference for reading an expression.
 
     Attributes:
         now: The time of the question, in the time zone of the user.

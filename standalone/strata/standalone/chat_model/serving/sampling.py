@@ -96,7 +96,7 @@ class Sampler:
         """Returns the next token after the last computation of the context."""
         if self._grammar is None:
             return int(self._bindings.llama_sampler_sample(self._chain, context, -1))
-        # Penalties count what was proposed: a refused proposal must not leave a trace in them.
+        # Penalties count proposed tokens: a refused proposal must not be counted.
         token = None if self._penalised else self._proposal(context)
         if token is None:
             token = self._choose_allowed(context)
