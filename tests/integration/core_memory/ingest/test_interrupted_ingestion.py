@@ -26,7 +26,6 @@ from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
-from strata.core_memory.files import ingest
 from strata.core_memory.files.domain.chunker import Chunker
 from strata.core_memory.files.domain.ports import IndexProgress
 from strata.core_memory.files.index_sync import FileIndexSync
@@ -138,7 +137,7 @@ async def test_a_full_disk_is_not_counted_as_an_attempt_at_reading(
     quiet: Services, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
-    monkeypatch.setattr(ingest.tempfile, "TemporaryFile", full_disk)
+    monkeypatch.setattr("strata.core_memory.files.ingest.tempfile.TemporaryFile", full_disk)
     for _ in range(MAX_ATTEMPTS + 1):
         with pytest.raises(UnavailableError, match="No space left on device"):
             await stores.reading().read_next()
