@@ -5,31 +5,10 @@ from __future__ import annotations
 import pytest
 from starlette.requests import Request
 
-from strata.api.common.v1 import message_pb2
+from reply_events import delta, restarted, snapshot, step, stored
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.gateway.http.a2a.application import base_url_of
 from strata.gateway.http.a2a.replies import Appended, Change, Replaced, RunReply
-
-
-def step(message_id: str) -> pb.RunEvent:
-    return pb.RunEvent(step_started=pb.StepStarted(message_id=message_id))
-
-
-def delta(message_id: str, text: str) -> pb.RunEvent:
-    return pb.RunEvent(text_delta=pb.TextDelta(message_id=message_id, text=text))
-
-
-def snapshot(message_id: str, text: str) -> pb.RunEvent:
-    return pb.RunEvent(text_snapshot=pb.TextSnapshot(message_id=message_id, text=text))
-
-
-def stored(message_id: str, text: str) -> pb.RunEvent:
-    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
-    message = message_pb2.Message(id=message_id, parts=[part] if text else [])
-    return pb.RunEvent(message_stored=pb.MessageStored(message=message))
-
-
-RESTARTED = pb.RunEvent(step_restarted=pb.StepRestarted())
 
 
 @pytest.mark.parametrize(
@@ -49,12 +28,17 @@ RESTARTED = pb.RunEvent(step_restarted=pb.StepRestarted())
             [Appended("One"), Appended(", two")],
         ),
         (
-            [step("a"), delta("a", "On"), RESTARTED, step("a"), delta("a", "Two")],
+            [step("a"), delta("a", "On"), restarted("a"), step("a"), delta("a", "Two")],
             [Appended("On"), Replaced(""), Appended("Two")],
         ),
         (
-            [step("a"), stored("a", "One."), step("b"), delta("b", "T"), RESTARTED],
+            [step("a"), stored("a", "One."), step("b"), delta("b", "T"), restarted("b")],
             [Appended("One."), Appended("\n\nT"), Replaced("One.")],
+        ),
+        # The second reply is repeated before any of its text has come.
+        (
+            [step("a"), stored("a", "One."), step("b"), restarted("b"), delta("b", "Two")],
+            [Appended("One."), Appended("\n\nTwo")],
         ),
         # The previous run has sent the reply that asked for an approval.
         ([stored("a", "One."), step("b"), stored("b", "Two.")], [Appended("Two.")]),

@@ -57,7 +57,9 @@ class RunReply:
             case "text_snapshot":
                 return self._become(event.text_snapshot.message_id, event.text_snapshot.text)
             case "step_restarted":
-                return self._become(self._message_id, "")
+                # If no text of the step has come yet, the current message is an earlier reply.
+                if event.step_restarted.message_id == self._message_id:
+                    return self._become(self._message_id, "")
             case "message_stored":
                 message = event.message_stored.message
                 # A run that continues after an approval stores the reply that asked for it once

@@ -85,10 +85,21 @@ class ReplyText:
             raise _diverged()
         return piece
 
-    def restart(self) -> None:
-        """Notes that the message is written again."""
-        self._text = ""
-        self._restarted = True
+    def restart(self, message_id: str) -> None:
+        """Notes that a message is written again, perhaps with another id.
+
+        Args:
+            message_id: The message. A step can be repeated before any text of it has come; then the
+                current message is an earlier reply, which stays.
+        """
+        if message_id == self._message_id:
+            self._text = ""
+            self._restarted = True
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the text that was sent last is void, and no other has come in its place."""
+        return self._restarted
 
     def _turn_to(self, message_id: str) -> None:
         if message_id != self._message_id:
@@ -130,7 +141,7 @@ async def pieces_of(events: AsyncIterator[run_event_pb2.RunEvent]) -> AsyncItera
             case "text_snapshot":
                 piece = text.replace(event.text_snapshot.message_id, event.text_snapshot.text)
             case "step_restarted":
-                text.restart()
+                text.restart(event.step_restarted.message_id)
                 continue
             case "message_stored":
                 message = event.message_stored.message
@@ -139,7 +150,7 @@ async def pieces_of(events: AsyncIterator[run_event_pb2.RunEvent]) -> AsyncItera
                 if message.id not in written:
                     continue
                 stored = "".join(part.text.text for part in message.parts)
-                piece = text.complete(message.id, stored) if stored else ""
+                piece = text.complete(message.id, stored) if stored or text.is_void else ""
             case "approval_requested":
                 yield ClientCalls(_client_calls(event.approval_requested.approval))
                 continue
