@@ -201,6 +201,46 @@ async def test_two_open_files_of_fifty_kilobytes_cause_no_summary(
     assert (provider.refused, provider.summaries) == (0, 0)
 
 
+async def test_an_agent_continues_when_others_fill_its_folders(services: InnerServices) -> None:
+    """The names of files alone would be larger than the window."""
+    folders = [await folder_of(services, []) for _ in range(10)]
+    agent = await reader(services, folders[0])
+    for folder in folders[1:]:
+        await files_of(services).AttachFolder(
+            file_pb.AttachFolderRequest(agent_id=agent.id, folder_id=folder.id)
+        )
+    url = services.urls["core_memory"].admin_url
+    ids = [folder.id for folder in folders]
+    await execute(
+        url,
+        "WITH content AS (INSERT INTO core_memory.contents (project_id, content_hash, size_bytes,"
+        " media_type, format, state, line_count, char_count, create_time)"
+        " SELECT project_id, id, 1, 'text/plain', 'text', 'text', 1, 1, now()"
+        " FROM core_memory.folders WHERE id = ANY($1))"
+        " INSERT INTO core_memory.files (project_id, id, folder_id, name, media_type,"
+        " content_hash, state, create_time, update_time)"
+        " SELECT project_id, id || '-' || number, id, repeat('Report of a day. ', 12) || number,"
+        " 'text/plain', id, 'ready', now(), now()"
+        " FROM core_memory.folders, generate_series(1, 50) number"
+        " WHERE id = ANY($1)",
+        ids,
+    )
+    await execute(
+        url,
+        "UPDATE core_memory.folders SET file_count = 50, revision = revision + 1"
+        " WHERE id = ANY($1)",
+        ids,
+    )
+    provider = Provider(services)
+
+    await talk(services, agent, 2)
+
+    assert (provider.refused, provider.summaries) == (0, 0)
+    shown = str(services.model.requests[-1].system)
+    assert all(f'<directory name="{folder.name}">' in shown for folder in folders)
+    assert shown.count('<file status="closed"') > len(folders)
+
+
 async def test_attaching_a_folder_opens_no_more_files_than_fit(services: InnerServices) -> None:
     folder = await folder_of(services, [lines(CHINESE, 20_000)] * 6)
     agent = await reader(services, folder, open_count=100)

@@ -289,6 +289,8 @@ LIMITS: dict[str, object] = {
     "Results of a search of files, most": search.MAX_LIMIT,
     "Characters of a page of `expand_summary`": summaries.PAGE_CHARS,
     "Closed files shown of a folder": directories.CLOSED_SHOWN,
+    "UTF-8 bytes of folders and closed files in a prompt, least": directories.LEAST_LISTING_BYTES,
+    "UTF-8 bytes of folders and closed files in a prompt, most": directories.MOST_LISTING_BYTES,
     "Names of files in a message": window_plans.NAMES_SHOWN,
     "Characters of a name of a file or folder": files.MAX_NAME_CHARS,
     "Characters of a line of a file": pages.MAX_LINE_CHARS,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import pytest
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.prompt.compilation import FileLimits
@@ -89,6 +92,22 @@ async def test_only_the_first_closed_files_of_many_are_shown(files: Any) -> None
     assert 'name="big/0050"' in section
     assert 'name="big/0051"' not in section
     assert "\n68 more files are in this directory: use grep_files or" in section
+
+
+async def test_closed_files_of_many_folders_are_read_in_turn(
+    files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.core_memory.files.store.views.MOST_LISTED", 5)
+    folders = [await files.seeds.folder(name) for name in ("large", "small")]
+    await files.seeds.files(folders[0], [str(number) for number in range(9)], "x")
+    await files.seeds.files(folders[1], ["0", "1"], "x")
+    agent = await files.seeds.agent(*folders)
+    await opened(files, agent, WindowRequest("small/0"))
+    section = await shown(files, agent)
+    names = re.findall(r'status="closed" name="([^"]*)"', section)
+    assert names == ["large/0", "large/1", "large/2", "large/3", "small/1"]
+    assert section.count('status="open"') == 1
+    assert "\n5 more files are in this directory" in section
 
 
 async def test_a_window_shows_its_lines_at_any_place_in_the_file(files: Any) -> None:

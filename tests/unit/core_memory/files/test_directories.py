@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -12,6 +13,7 @@ from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.files.domain.directories import (
     TRUNCATED,
     FolderView,
+    listing_bytes,
     render_directories,
     window_view,
 )
@@ -118,6 +120,51 @@ def test_omitted_lines_are_counted() -> None:
         "</directory>\n"
         "</directories>"
     )
+
+
+def test_many_folders_share_the_space_for_closed_files() -> None:
+    large = folder(name="a", closed=tuple(f"a/{number:02}" for number in range(50)), more=950)
+    small = folder(name="b", closed=("b/first",))
+    rest = [
+        folder(name=f"c{number}", closed=tuple(f"c{number}/{file:02}" for file in range(50)))
+        for number in range(8)
+    ]
+    shown = rendered(large, small, *rest)
+    assert 14_000 < len(shown) < 15_200
+    assert 'name="b/first"' in shown
+    for name in ("a", "c0", "c7"):
+        assert f'name="{name}/08"' in shown
+        assert f'name="{name}/14"' not in shown
+    listed = shown.count('status="closed"')
+    omitted = re.findall(r"^(\d+) more files", shown, re.MULTILINE)
+    assert listed + sum(map(int, omitted)) == 1001 + 8 * 50
+
+
+def test_folders_beyond_the_space_are_counted() -> None:
+    long = "x" * 5_000
+    folders = [
+        folder(name="a", description=long, instructions=long * 3, closed=("a/1",), more=9),
+        *(folder(name=f"b{number}", description=long, more=10) for number in range(3)),
+        folder(window("open/a.txt"), name="open"),
+    ]
+    shown = rendered(*folders)
+    assert re.findall(r'<directory name="(\w+)">', shown) == ["a", "open"]
+    assert shown.count('status="open"') == 1
+    assert "\n10 more files are in this directory" in shown
+    assert shown.endswith(
+        "</directory>\n"
+        "\n"
+        "3 more directories with 30 files are attached: use grep_files or semantic_search_files to "
+        "find them.\n"
+        "</directories>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("view_chars", "size"), [(100, 8_000), (15_000, 15_000), (10_000_000, 40_000)]
+)
+def test_the_space_for_closed_files_follows_that_of_an_open_one(view_chars: int, size: int) -> None:
+    assert listing_bytes(FileLimits(5, view_chars)) == size
 
 
 def test_text_of_users_cannot_close_prompt_tags() -> None:

@@ -16,7 +16,7 @@ from strata.shared.agent_types import LINE_NUMBERED_TYPES, TYPES_WITHOUT_BLOCKS
 from strata.shared.one_line import one_line
 from strata.shared.tag_escapes import escape
 
-FORMAT = 4
+FORMAT = 5
 """Increase it with every change of the rendering, so that cached sections are not reused."""
 
 _HEADING = "The following memory blocks are currently engaged in your core memory unit:"

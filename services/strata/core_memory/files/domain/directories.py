@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Protocol
 
 from strata.core_memory.domain.prompt.compilation import FileLimits
@@ -15,6 +16,13 @@ from strata.shared.tag_escapes import escape
 
 CLOSED_SHOWN = 50
 """Maximum of closed files that are listed for a folder."""
+LEAST_LISTING_BYTES = 8_000
+"""UTF-8 bytes that folders and closed files may take in any prompt."""
+MOST_LISTING_BYTES = 40_000
+"""UTF-8 bytes that folders and closed files may take in the prompt of the largest window."""
+MOST_LISTED = 300
+"""Closed files that are read for a prompt; more of them would not fit."""
+_GAP_BYTES = len("\n\n")
 
 TRUNCATED = (
     "...[TRUNCATED]\n# NOTE: This block is truncated, use functions to view the full content."
@@ -62,7 +70,8 @@ def render_directories(
     if not folders:
         return ""
     open_count = sum(len(folder.windows) for folder in folders)
-    shown = "\n\n".join(_directory(folder, texts, labels, limits) for folder in folders)
+    listed = _listed(folders, labels, limits)
+    shown = "\n\n".join(_directory(folder, texts, labels, limits) for folder in listed)
     return (
         "<directories>\n"
         "<file_limits>\n"
@@ -71,6 +80,7 @@ def render_directories(
         f"{_closed_note(closed, labels)}"
         "</file_limits>\n\n"
         f"{shown}\n"
+        f"{_omitted_note(folders, listed)}"
         "</directories>"
     )
 
@@ -100,6 +110,69 @@ def window_view(window: FileWindow, text: str, limit: int) -> str:
     ]
     view = "\n".join(shown)
     return view if len(view) <= limit else view[: max(0, limit - len(TRUNCATED))] + TRUNCATED
+
+
+def listing_bytes(limits: FileLimits) -> int:
+    """Returns how many UTF-8 bytes folders and closed files may take: those of one open file.
+
+    The limits of open files follow the context window. Without this one, other people who add
+    files to a shared folder could fill the prompt of every agent that sees it.
+    """
+    return min(max(limits.view_chars, LEAST_LISTING_BYTES), MOST_LISTING_BYTES)
+
+
+def _listed(
+    folders: Sequence[FolderView], labels: Sequence[str], limits: FileLimits
+) -> list[FolderView]:
+    """Returns the folders that are shown, each with the closed files that are shown.
+
+    The first folder and those with open files are always shown, the others in order while there
+    is space. What is left goes to the first closed file of each, then to the second of each.
+    """
+    left = listing_bytes(limits)
+    listed: list[FolderView] = []
+    for folder in folders:
+        unlisted = replace(folder, windows=(), closed=(), more=folder.more + len(folder.closed))
+        size = _bytes(_directory(unlisted, {}, labels, limits)) + _GAP_BYTES
+        if size <= left or folder.windows or not listed:
+            left -= size
+            listed.append(folder)
+    counts = [0] * len(listed)
+    for names in zip_longest(*(folder.closed for folder in listed)):
+        for number, name in enumerate(names):
+            if name is None:
+                continue
+            left -= _bytes(_file(name, "", limits.view_chars, labels)) + _GAP_BYTES
+            if left < 0:
+                return _with_closed(listed, counts)
+            counts[number] += 1
+    return _with_closed(listed, counts)
+
+
+def _with_closed(folders: Sequence[FolderView], counts: Sequence[int]) -> list[FolderView]:
+    return [
+        replace(
+            folder,
+            closed=folder.closed[:count],
+            more=folder.more + len(folder.closed) - count,
+        )
+        for folder, count in zip(folders, counts, strict=True)
+    ]
+
+
+def _omitted_note(folders: Sequence[FolderView], listed: Sequence[FolderView]) -> str:
+    if len(folders) == len(listed):
+        return ""
+    files = sum(len(folder.closed) + folder.more for folder in folders)
+    files -= sum(len(folder.closed) + folder.more for folder in listed)
+    return (
+        f"\n{len(folders) - len(listed)} more directories with {files} files are attached: use "
+        "grep_files or semantic_search_files to find them.\n"
+    )
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def _closed_note(closed: Sequence[str], labels: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.core_memory.files.domain.directories import CLOSED_SHOWN, FolderView
+from strata.core_memory.files.domain.directories import CLOSED_SHOWN, MOST_LISTED, FolderView
 from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindow
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.text_extraction.pages import PAGE_CHARS
@@ -42,33 +42,42 @@ files that were closed to fit. It does not read the other files: a folder's revi
 every change of its files that is visible in a prompt.
 """
 
-# The open files of each folder and its first closed ones, in one statement.
+# The open files of each folder and its first closed ones, in one statement. Of the closed ones the
+# first of each folder, then the second of each, up to a number.
 _FOLDERS = text(
     """
-    SELECT d.id AS folder_id, d.name AS folder_name, d.description, d.instructions,
-           d.file_count, f.*,
+    WITH attached AS (
+        SELECT a.position, d.id, d.name, d.description, d.instructions, d.file_count
+        FROM core_memory.folder_attachments a
+        JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
+        WHERE a.project_id = :project AND a.agent_id = :agent
+    ), shown AS (
+        SELECT f.folder_id, f.id, f.name, o.start_line, o.end_line, o.last_access_time,
+               c.state, c.error, c.line_count
+        FROM core_memory.open_files o
+        JOIN core_memory.files f ON f.project_id = o.project_id AND f.id = o.file_id
+        JOIN core_memory.contents c
+          ON c.project_id = f.project_id AND c.content_hash = f.content_hash
+        WHERE o.project_id = :project AND o.agent_id = :agent
+        UNION ALL
+        (SELECT attached.id, f.id, f.name, NULL, NULL, NULL, NULL, NULL, NULL
+         FROM attached CROSS JOIN LATERAL (
+             SELECT f.id, f.name, row_number() OVER (ORDER BY f.name) AS place
+             FROM core_memory.files f
+             WHERE f.project_id = :project AND f.folder_id = attached.id AND NOT EXISTS (
+                 SELECT 1 FROM core_memory.open_files o
+                 WHERE o.project_id = f.project_id AND o.agent_id = :agent AND o.file_id = f.id)
+             ORDER BY f.name LIMIT :shown) f
+         ORDER BY f.place, attached.position LIMIT :listed)
+    )
+    SELECT attached.id AS folder_id, attached.name AS folder_name, attached.description,
+           attached.instructions, attached.file_count,
+           f.id, f.name, f.start_line, f.end_line, f.last_access_time, f.state, f.error,
+           f.line_count,
            (SELECT closed_files FROM core_memory.prepared_agents
              WHERE project_id = :project AND agent_id = :agent) AS closed_files
-    FROM core_memory.folder_attachments a
-    JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
-    LEFT JOIN LATERAL (
-        (SELECT f.id, f.name, o.start_line, o.end_line, o.last_access_time,
-                c.state, c.error, c.line_count
-         FROM core_memory.open_files o
-         JOIN core_memory.files f ON f.project_id = o.project_id AND f.id = o.file_id
-         JOIN core_memory.contents c
-           ON c.project_id = f.project_id AND c.content_hash = f.content_hash
-         WHERE o.project_id = a.project_id AND o.agent_id = a.agent_id AND f.folder_id = d.id)
-        UNION ALL
-        (SELECT f.id, f.name, NULL, NULL, NULL, NULL, NULL, NULL
-         FROM core_memory.files f
-         WHERE f.project_id = a.project_id AND f.folder_id = d.id AND NOT EXISTS (
-             SELECT 1 FROM core_memory.open_files o
-             WHERE o.project_id = f.project_id AND o.agent_id = a.agent_id AND o.file_id = f.id)
-         ORDER BY f.name LIMIT :shown)
-    ) f ON true
-    WHERE a.project_id = :project AND a.agent_id = :agent
-    ORDER BY a.position, f.name
+    FROM attached LEFT JOIN shown f ON f.folder_id = attached.id
+    ORDER BY attached.position, f.name
     """
 )
 # From the first line of the window. The last page is returned whole: cutting it by characters
@@ -104,7 +113,7 @@ class PostgresViews:
 
     async def folders(self, agent_id: str) -> tuple[list[FolderView], list[str]]:
         """Returns the agent's folders in order of attachment, and names of closed files."""
-        rows = await self._read(_FOLDERS, agent=agent_id, shown=CLOSED_SHOWN)
+        rows = await self._read(_FOLDERS, agent=agent_id, shown=CLOSED_SHOWN, listed=MOST_LISTED)
         closed = list(rows[0].closed_files or ()) if rows else []
         groups = groupby(rows, attrgetter("folder_id"))
         return [_to_folder(list(group)) for _, group in groups], closed
