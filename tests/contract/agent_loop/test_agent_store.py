@@ -122,16 +122,21 @@ async def test_agents_are_listed_by_ids_with_one_statement(
         assert await store.page((), "", 10, "", wanted) == []
 
 
+def as_listed(agent: Agent) -> ListedAgent:
+    """Returns what a list by name shows of an agent."""
+    assert agent.create_time is not None
+    return ListedAgent(
+        agent.id, agent.name, agent.description, agent.tends_agent_id, agent.create_time
+    )
+
+
 async def test_names_are_those_of_the_agents_that_are_listed(store: PostgresAgentStore) -> None:
     first, second = await active(store), await active(store, name="Al", tags=("x",))
     await store.insert(agent("Cy"), RequestKey())
     tending = await active(
         store, name="Di", description="Rewrites blocks.", tends_agent_id=first.id
     )
-    named = [
-        ListedAgent(one.id, one.name, one.description, one.tends_agent_id, one.create_time)
-        for one in (first, second, tending)
-    ]
+    named = [as_listed(one) for one in (first, second, tending)]
     assert await store.names((), "", 10, "") == named
     assert await store.names((), "", 1, first.id) == named[1:2]
     assert await store.names(("x",), "a", 10, "", [first.id, second.id]) == named[1:2]
