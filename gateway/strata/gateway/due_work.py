@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
+from strata.gateway.creations.store import ANY_CREATION_DUE
 from strata.gateway.deletions.store import ANY_DELETION_DUE
 from strata.gateway.runs.store.statements import ANY_APPROVAL_DUE, ANY_RUN_DUE
 from strata.gateway.schedules.store import ANY_SCHEDULE_DUE
@@ -19,12 +20,13 @@ from strata.shared.waiting_work import WaitingWork
 
 
 class DueKind(StrEnum):
-    """A kind of work: runs to claim, approvals by default, ticks, deliveries, deletions."""
+    """A kind of work: runs to claim, approvals by default, ticks, deliveries, unfinished agents."""
 
     RUNS = "runs"
     APPROVALS = "approvals"
     SCHEDULES = "schedules"
     DELIVERIES = "deliveries"
+    CREATIONS = "creations"
     DELETIONS = "deletions"
 
 
@@ -33,6 +35,7 @@ ANY_DUE: Mapping[DueKind, str] = {
     DueKind.APPROVALS: ANY_APPROVAL_DUE,
     DueKind.SCHEDULES: ANY_SCHEDULE_DUE,
     DueKind.DELIVERIES: ANY_DELIVERY_DUE,
+    DueKind.CREATIONS: ANY_CREATION_DUE,
     DueKind.DELETIONS: ANY_DELETION_DUE,
 }
 """The SQL expression of each kind: whether there is such work."""

@@ -15,6 +15,8 @@ from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.run_tokens import RunTokenAuthenticator
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
+from strata.gateway.creations.store import PostgresAgentCreations
+from strata.gateway.creations.worker import AgentCreations
 from strata.gateway.deletions.store import PostgresAgentDeletions
 from strata.gateway.deletions.worker import AgentDeletions
 from strata.gateway.due_work import DueKind, DueWork
@@ -83,6 +85,7 @@ from strata.shared.web.url_guard import Guard
 NAME = "gateway"
 # Only the status of a receiver's response counts.
 _WEBHOOK_ANSWER_BYTES = 1024
+_CREATE_AGENT = "/strata.api.agent_loop.v1.AgentService/CreateAgent"
 _DELETE_AGENT = "/strata.api.agent_loop.v1.AgentService/DeleteAgent"
 _ATTACH_FOLDER = "/strata.api.core_memory.v1.FileService/AttachFolder"
 _DELETE_GROUP = "/strata.api.agent_loop.v1.GroupService/DeleteGroup"
@@ -155,6 +158,9 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             raise not_configured(partition)
         return parts[partition]
 
+    def creating_agent(request: bytes) -> AbstractAsyncContextManager[None]:
+        return of_caller().creating_agent(request)
+
     def deleting_agent(request: bytes) -> AbstractAsyncContextManager[None]:
         return of_caller().deleting_agent(request)
 
@@ -182,7 +188,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                         _ATTACH_FOLDER: folder_attached,
                     },
                     {_LIST_MESSAGES: _SENT_AS_TEXT},
-                    {_DELETE_AGENT: deleting_agent},
+                    {_CREATE_AGENT: creating_agent, _DELETE_AGENT: deleting_agent},
                 )
                 for service, services in PROXIED_SERVICES.items()
                 for descriptor in services
@@ -251,6 +257,7 @@ class _RunParts:
         services: The services whose calls act in a project, the same for each partition.
         background: Endless tasks.
         runs: The runs of the partition, for calls that name a project.
+        creating_agent: The context in which an agent is created, by the request.
         deleting_agent: The context in which an agent is deleted, by the request.
         group_deleted: Awaited with the request after a group was deleted.
         folder_attached: Awaited with the request after a folder was attached.
@@ -259,6 +266,7 @@ class _RunParts:
     services: Sequence[GrpcService]
     background: Sequence[BackgroundTask]
     runs: RunsOfPartition
+    creating_agent: Around
     deleting_agent: Around
     group_deleted: AfterSuccess
     folder_attached: AfterSuccess
@@ -384,6 +392,7 @@ async def _runs_of_partition(
         await ingestion.agent_deleted(agent_id)
         await runs.cancel_runs_of_deleted(agent_id)
 
+    creations = AgentCreations(PostgresAgentCreations(database, worker), agent_loop, common.callers)
     deletions = AgentDeletions(
         PostgresAgentDeletions(database, worker), agent_loop, common.callers, agent_deleted
     )
@@ -394,6 +403,7 @@ async def _runs_of_partition(
             DueKind.APPROVALS: defaults.wake,
             DueKind.SCHEDULES: schedule_runner.wake,
             DueKind.DELIVERIES: webhook_sender.wake,
+            DueKind.CREATIONS: creations.wake,
             DueKind.DELETIONS: deletions.wake,
         },
         poll_s=timing.POLL_S,
@@ -427,12 +437,14 @@ async def _runs_of_partition(
             defaults.keep_answering,
             schedule_runner.keep_starting,
             webhook_sender.keep_sending,
+            creations.keep_rolling_back,
             deletions.keep_finishing,
             watch.keep_polling,
             retention.keep_deleting,
             queue.keep_measuring,
         ),
         runs=RunsOfPartition(store, schedule_store, runs.cancel_run_of),
+        creating_agent=creations.recorded,
         deleting_agent=deletions.recorded,
         group_deleted=runs.cancel_runs_of_deleted_group,
         folder_attached=folder_attached,

@@ -27,6 +27,7 @@ from strata.agent_loop.servicers.groups import GroupServicer
 from strata.agent_loop.servicers.models import ModelServicer
 from strata.agent_loop.servicers.prompts import PromptServicer
 from strata.agent_loop.servicers.turns import DetachTerms, TurnServicer
+from strata.agent_loop.servicers.unfinished_agents import UnfinishedAgentServicer
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.agent_loop.store import (
     Housekeeping,
@@ -118,6 +119,7 @@ async def _build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSt
                 ModelServicer(provider, keyring, keys),
                 PromptServicer(prompts),
                 turns,
+                UnfinishedAgentServicer(lifecycle),
             )
         ],
         background=[provider.preload, *_background(settings, wiring, stack)],

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 from callers import as_project
 from strata.agent_loop.domain.agent.agents import (
     Agent,
+    AgentFilter,
     AgentPatch,
     AgentState,
     CompactionSettings,
@@ -96,11 +97,11 @@ async def test_agent_in_creation_or_deletion_is_not_loaded_or_listed(
     made = (await store.insert(agent(), RequestKey())).agent
     with pytest.raises(NotFoundError):
         await store.load(made.id, made.default_conversation_id)
-    assert list(await store.page((), "", 10, "")) == []
+    assert list(await store.page(AgentFilter(), 10, "")) == []
     await store.activate(made.id)
-    assert len(await store.page((), "", 10, "")) == 1
+    assert len(await store.page(AgentFilter(), 10, "")) == 1
     await store.begin_deletion(made.id)
-    assert list(await store.page((), "", 10, "")) == []
+    assert list(await store.page(AgentFilter(), 10, "")) == []
     with pytest.raises(NotFoundError):
         await store.activate(made.id)
     with pytest.raises(NotFoundError):
@@ -112,14 +113,15 @@ async def test_agents_are_listed_by_ids_with_one_statement(
 ) -> None:
     first, second = await active(store), await active(store, name="Al", tags=("x",))
     unfinished = (await store.insert(agent("Cy"), RequestKey())).agent
-    wanted = [second.id, first.id, unfinished.id, new_id("agent")]
+    wanted = AgentFilter(agent_ids=(second.id, first.id, unfinished.id, new_id("agent")))
     before = database.statistics.statements
-    assert await store.page((), "", 10, "", wanted) == [first, second]
+    assert await store.page(wanted, 10, "") == [first, second]
     assert database.statistics.statements - before == 1
-    assert await store.page((), "", 10, first.id, wanted) == [second]
-    assert await store.page(("x",), "", 10, "", [first.id]) == []
+    assert await store.page(wanted, 10, first.id) == [second]
+    other_tag = AgentFilter(("x",), agent_ids=(first.id,))
+    assert await store.page(other_tag, 10, "") == []
     with context.use(as_project()):
-        assert await store.page((), "", 10, "", wanted) == []
+        assert await store.page(wanted, 10, "") == []
 
 
 def as_listed(agent: Agent) -> ListedAgent:
@@ -137,9 +139,10 @@ async def test_names_are_those_of_the_agents_that_are_listed(store: PostgresAgen
         store, name="Di", description="Rewrites blocks.", tends_agent_id=first.id
     )
     named = [as_listed(one) for one in (first, second, tending)]
-    assert await store.names((), "", 10, "") == named
-    assert await store.names((), "", 1, first.id) == named[1:2]
-    assert await store.names(("x",), "a", 10, "", [first.id, second.id]) == named[1:2]
+    assert await store.names(AgentFilter(), 10, "") == named
+    assert await store.names(AgentFilter(), 1, first.id) == named[1:2]
+    wanted = AgentFilter(("x",), "a", (first.id, second.id))
+    assert await store.names(wanted, 10, "") == named[1:2]
 
 
 async def test_agents_are_read_from_their_rows_beside_the_event_loop(
@@ -153,7 +156,7 @@ async def test_agents_are_read_from_their_rows_beside_the_event_loop(
         return to_agent(row)
 
     monkeypatch.setattr(agents_of_store, "to_agent", note)
-    assert await store.page((), "", 10, "") == [listed]
+    assert await store.page(AgentFilter(), 10, "") == [listed]
     assert read_on
     assert threading.get_ident() not in read_on
 
@@ -227,12 +230,36 @@ async def test_conversations_belong_to_their_agent_and_project(store: PostgresAg
         ):
             with pytest.raises(NotFoundError):
                 await work
-        assert list(await store.page((), "", 10, "")) == []
+        assert list(await store.page(AgentFilter(), 10, "")) == []
         await store.remove([made.id])
     assert (await store.get(made.id)).state is AgentState.ACTIVE
     await store.remove([made.id])
     with pytest.raises(NotFoundError):
         await store.conversations(made.id, 10, "")
+
+
+async def test_a_removed_agent_takes_the_answers_that_hold_it(
+    store: PostgresAgentStore, database: Database
+) -> None:
+    made, other = await active(store), await active(store, name="Other")
+    for one in (made, other):
+        await store.update(AgentPatch(one.id, description="Secret."), RequestKey(one.id, "h"))
+    async with database.transaction() as connection:
+        # As an earlier release has stored it.
+        values = {"id": made.id}
+        await connection.execute(
+            text(
+                "INSERT INTO agent_loop.requests (project_id, request_id, payload_hash, answer)"
+                " SELECT project_id, 'earlier', '',"
+                " json_build_object('agent_id', CAST(:id AS text))"
+                " FROM agent_loop.requests WHERE request_id = CAST(:id AS text)"
+            ),
+            values,
+        )
+    await store.remove([made.id])
+    async with database.transaction(read_only=True) as connection:
+        rows = await connection.execute(text("SELECT request_id FROM agent_loop.requests"))
+        assert [row.request_id for row in rows] == [other.id]
 
 
 async def test_housekeeping_deletes_old_rows_of_every_project(

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from callers import as_project
 from contract.tool_execution.conftest import SCOPES
-from strata.protocol.errors import AlreadyExistsError, PermissionDeniedError, Reason
+from strata.protocol.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError, Reason
 from strata.shared import context
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
@@ -73,6 +73,29 @@ async def test_other_content_is_another_version_of_the_same_tool(store: Postgres
     assert changed.own.create_time == first.own.create_time
     assert changed.own.update_time != first.own.update_time
     assert await store.get(name="weather") == changed
+
+
+@pytest.mark.parametrize("by_earlier_release", [False, True])
+async def test_a_deleted_tool_takes_its_source_in_stored_answers(
+    by_earlier_release: bool, store: PostgresToolStore, database: Database
+) -> None:
+    request = RequestKey("create", "digest")
+    stored, other = await store.upsert(custom(), request), RequestKey("other", "digest")
+    await store.upsert(custom("other"), other)
+    if by_earlier_release:
+        async with database.transaction() as connection:
+            await connection.execute(text("UPDATE tool_execution.requests SET tool_id = '*'"))
+    assert await store.delete(stored.id)
+    async with database.transaction(read_only=True) as connection:
+        rows = await connection.execute(text("SELECT response FROM tool_execution.requests"))
+        texts = [row.response for row in rows]
+    assert sorted("def weather" in text for text in texts) == [False, False]
+    assert sorted("def other" in text for text in texts) == [False, True]
+    # The tool is not created again.
+    with pytest.raises(NotFoundError) as caught:
+        await store.upsert(custom(), request)
+    assert caught.value.reason is Reason.TOOL_NOT_FOUND
+    assert (await store.upsert(custom("other"), other)).name == "other"
 
 
 @pytest.mark.parametrize(

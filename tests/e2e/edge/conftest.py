@@ -45,12 +45,17 @@ _UNFINISHED = """
          + (SELECT count(*) FROM archival.reindexes WHERE NOT cleaned AND phase <> 'switched')
          + (SELECT count(*) FROM recall.messages WHERE index_state = 'pending')
          + (SELECT count(*) FROM recall.forgotten_agents WHERE NOT swept)
+         + (SELECT count(*) FROM gateway.agent_deletions)
 """
 # Rows that change after an answer was sent: deletions that the index has yet to apply, for some
-# minutes (also of an agent whose creation was refused), and attempts of deliveries to a receiver
-# that does not exist.
+# minutes (also of an agent whose creation was refused), creations that were refused, for the same
+# time, and attempts of deliveries to a receiver that does not exist.
 _CHANGED_BEHIND_ANSWERS = frozenset(
-    {("recall", "forgotten_agents"), ("gateway", "webhook_deliveries")}
+    {
+        ("recall", "forgotten_agents"),
+        ("gateway", "agent_creations"),
+        ("gateway", "webhook_deliveries"),
+    }
 )
 
 

@@ -11,8 +11,12 @@ from chat_messages import roles
 from inner_services import InnerServices
 from sql_queries import execute
 from strata.agent_loop.convert.agents import create_from_proto
+from strata.agent_loop.domain.agent.agents import AgentState
 from strata.agent_loop.store import PostgresAgentStore
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.agent_loop.v1 import unfinished_agent_service_pb2 as unfinished_pb
+from strata.api.agent_loop.v1 import unfinished_agent_service_pb2_grpc as unfinished_grpc
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.protocol.errors import AlreadyExistsError, NotFoundError
 from strata.shared.db import Database
 
@@ -82,3 +86,35 @@ async def test_interrupted_deletion_is_continued(
     await services.make_agent(name="Bo")
     with pytest.raises(NotFoundError):
         await store.get(second.id)
+
+
+async def test_a_creation_that_nobody_continues_is_rolled_back(
+    services: InnerServices, store: PostgresAgentStore
+) -> None:
+    async def label_count() -> int:
+        blocks = await services.blocks.ListBlocks(block_pb.ListBlocksRequest(page_size=100))
+        return len(blocks.blocks)
+
+    before = await label_count()
+    left, continued = [
+        await services.make_agent(name=name, request_id=f"create-{name}") for name in ("Bo", "Cy")
+    ]
+    url = services.urls["agent_loop"].admin_url
+    for agent in (left, continued):
+        await execute(
+            url, "UPDATE agent_loop.agents SET state = 'creating' WHERE id = $1", agent.id
+        )
+        await age(services, agent.id)
+    # Continues the creation of the second agent, up to its end.
+    await services.make_agent(name="Cy", request_id="create-Cy")
+    await execute(
+        url, "UPDATE agent_loop.agents SET state = 'creating' WHERE id = $1", continued.id
+    )
+    stub = unfinished_grpc.UnfinishedAgentServiceStub(services.channel("agent_loop"))
+    for _ in range(2):
+        await stub.RemoveUnfinishedAgents(unfinished_pb.RemoveUnfinishedAgentsRequest())
+
+    with pytest.raises(NotFoundError):
+        await store.get(left.id)
+    assert (await store.get(continued.id)).state is AgentState.CREATING
+    assert await label_count() == before + 2

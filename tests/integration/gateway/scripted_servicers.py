@@ -15,6 +15,8 @@ from strata.api.agent_loop.v1 import (
     group_service_pb2_grpc,
     turn_service_pb2,
     turn_service_pb2_grpc,
+    unfinished_agent_service_pb2,
+    unfinished_agent_service_pb2_grpc,
 )
 from strata.api.archival.v1 import passage_service_pb2, passage_service_pb2_grpc
 from strata.api.common.v1 import run_event_pb2
@@ -23,8 +25,8 @@ from strata.api.tool_execution.v1 import (
     execution_service_pb2_grpc,
     tool_service_pb2,
 )
-from strata.protocol.errors import NotFoundError, Reason, UnavailableError
-from strata.shared.context import current
+from strata.protocol.errors import InternalError, NotFoundError, Reason, UnavailableError
+from strata.shared.context import current, current_project
 
 
 @dataclass
@@ -126,15 +128,37 @@ class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
                 playing.cancel()
 
 
+class UnfinishedAgents(unfinished_agent_service_pb2_grpc.UnfinishedAgentServiceServicer):
+    """An `UnfinishedAgentService` that counts its calls.
+
+    Attributes:
+        projects: The projects of the calls.
+        failures: How many of the next calls fail.
+    """
+
+    def __init__(self) -> None:
+        self.projects: list[str] = []
+        self.failures = 0
+
+    async def RemoveUnfinishedAgents(self, request: Any, context: Any) -> Any:
+        self.projects.append(current_project())
+        if self.failures:
+            self.failures -= 1
+            raise InternalError("The agent loop has died.")
+        return unfinished_agent_service_pb2.RemoveUnfinishedAgentsResponse()
+
+
 class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
     """An `AgentService` in which the agents of a set exist."""
 
     def __init__(self) -> None:
         self.agents: set[str] = set()
         self.conversations: set[str] = set()
+        self.names: dict[str, str] = {}
         self.calls: list[str] = []
         # Replaces the method for one test, on both transports.
         self.on_get: Callable[[Any, Any], Awaitable[Any]] | None = None
+        self.on_create: Callable[[], None] | None = None
         self.on_delete: Callable[[], None] | None = None
         self.on_export: Callable[[Any, Any], AsyncIterator[Any]] | None = None
 
@@ -143,7 +167,9 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         if self.on_get is not None:
             return await self.on_get(request, context)
         self._require(request.agent_id)
-        agent = agent_service_pb2.Agent(id=request.agent_id, name="Ada")
+        agent = agent_service_pb2.Agent(
+            id=request.agent_id, name=self.names.get(request.agent_id, "Ada")
+        )
         return agent_service_pb2.GetAgentResponse(agent=agent)
 
     async def GetContextWindow(self, request: Any, context: Any) -> Any:
@@ -151,6 +177,11 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         if request.conversation_id not in self.conversations:
             raise NotFoundError("No such conversation.", reason=Reason.CONVERSATION_NOT_FOUND)
         return agent_service_pb2.GetContextWindowResponse()
+
+    async def CreateAgent(self, request: Any, context: Any) -> Any:
+        if self.on_create is not None:
+            self.on_create()
+        return agent_service_pb2.CreateAgentResponse()
 
     async def DeleteAgent(self, request: Any, context: Any) -> Any:
         self.calls.append("DeleteAgent")

@@ -17,11 +17,13 @@ from integration.gateway.scripted_servicers import (
     KnownGroups,
     KnownTools,
     ScriptedTurns,
+    UnfinishedAgents,
 )
 from strata.api.agent_loop.v1 import (
     agent_service_pb2_grpc,
     group_service_pb2_grpc,
     turn_service_pb2_grpc,
+    unfinished_agent_service_pb2_grpc,
 )
 from strata.api.archival.v1 import passage_service_pb2_grpc
 from strata.api.common.v1 import message_pb2
@@ -124,6 +126,7 @@ class ScriptedServices:
     local: FirstKey
     turns: ScriptedTurns = field(default_factory=ScriptedTurns)
     agents: KnownAgents = field(default_factory=KnownAgents)
+    unfinished: UnfinishedAgents = field(default_factory=UnfinishedAgents)
     groups: KnownGroups = field(default_factory=KnownGroups)
     tools: KnownTools = field(default_factory=KnownTools)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -167,6 +170,11 @@ class ScriptedServices:
                         "strata.api.agent_loop.v1.GroupService",
                         group_service_pb2_grpc.add_GroupServiceServicer_to_server,
                         self.groups,
+                    ),
+                    GrpcService(
+                        "strata.api.agent_loop.v1.UnfinishedAgentService",
+                        unfinished_agent_service_pb2_grpc.add_UnfinishedAgentServiceServicer_to_server,
+                        self.unfinished,
                     ),
                 ],
             ),

@@ -6,6 +6,8 @@ import asyncpg
 import pytest
 
 from doubles.script import Call, Reply, say
+from polling import eventually
+from sql_queries import execute
 from stored_words import tables_with
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -28,7 +30,7 @@ async def stored(system: System, word: str) -> set[str]:
     return tables
 
 
-async def test_only_events_of_runs_outlive_a_purged_and_deleted_agent(system: System) -> None:
+async def test_nothing_outlives_a_purged_and_deleted_agent(system: System) -> None:
     word = f"secret-{new_id('x')}"
     agent = await system.make_agent()
     await system.agents.UpdateAgent(
@@ -64,4 +66,13 @@ async def test_only_events_of_runs_outlive_a_purged_and_deleted_agent(system: Sy
     await system.blocks.DeleteBlock(block_pb.DeleteBlockRequest(block_id=block.id, purge=True))
     await system.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
 
+    # Followers of a run that has just ended still read its events.
     assert await stored(system, word) == {"gateway.run_events"}
+    url = system.urls["gateway"].admin_url
+    await execute(url, "UPDATE gateway.runs SET finish_time = finish_time - interval '1 minute'")
+    await execute(url, "UPDATE gateway.agent_deletions SET due_time = now()")
+
+    async def is_erased() -> bool:
+        return not await stored(system, word)
+
+    await eventually(is_erased)

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from sqlalchemy import TextClause, text
 
+from strata.gateway.runs.store.statements import delete_events_sql, mark_events_deleted_sql
 from strata.shared.db import Database
 from strata.shared.project_turns import projects_in_turn
 
@@ -44,18 +45,15 @@ _PROJECTS = {
     RetainedKind.BACKLOG: _projects("gateway.webhook_deliveries", "state = 'PENDING'"),
 }
 _DELETE = {
-    # All events of a run or none: an incomplete stream would look complete.
     RetainedKind.EVENTS: text(f"""
     WITH old_runs AS (
         SELECT id FROM gateway.runs
          WHERE project_id = :project_id AND finish_time < {_OLD} AND NOT events_deleted
          ORDER BY finish_time LIMIT :limit FOR UPDATE SKIP LOCKED
     ), deleted_events AS (
-        DELETE FROM gateway.run_events event USING old_runs
-         WHERE event.project_id = :project_id AND event.run_id = old_runs.id
+        {delete_events_sql("old_runs")}
     )
-    UPDATE gateway.runs run SET events_deleted = true FROM old_runs
-     WHERE run.project_id = :project_id AND run.id = old_runs.id
+    {mark_events_deleted_sql("old_runs")}
     """),
     RetainedKind.DELIVERIES: text(f"""
     DELETE FROM gateway.webhook_deliveries

@@ -2,7 +2,8 @@
 
 There are no transactions over several services. Each action is a sequence of calls that can be
 repeated from its start, and its start is recorded: an agent in creation or deletion has a row that
-is not visible to clients. A later call for the same agent or name finishes or removes it.
+is not visible to clients. A later call for the same agent or name finishes or removes it; without
+such a call the gateway has it removed.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ from strata.shared.tool_catalogue import FILE_TOOLS
 
 # Longer than a creation can take, plus the clock skew between two replicas.
 ABANDONED_AFTER = timedelta(minutes=3)
-"""A creation that has not ended by then counts as abandoned; its name is free again."""
+"""A creation that was not continued for this time counts as abandoned; its name is free again."""
 
 # Concurrent calls that enable a memory agent and fail can remove each other's memory agent.
 _CREATION_TRIES = 5
@@ -367,6 +368,17 @@ class AgentLifecycle:
         for hidden_id in sorted(hidden, key=lambda id_: id_ == agent_id):
             await self._release(hidden_id)
         await self._store.remove(hidden)
+
+    async def remove_unfinished(self) -> None:
+        """Removes agents whose creation was abandoned, or whose deletion was interrupted.
+
+        Raises:
+            StrataError: Some are left; a repetition removes these.
+        """
+        for agent_id in await self._store.hide_unfinished(ABANDONED_AFTER):
+            # Another call, or the deletion of its agent, may remove it first.
+            with suppress(NotFoundError):
+                await self.delete(agent_id)
 
     async def _release(self, agent_id: str) -> None:
         await asyncio.gather(

@@ -40,6 +40,7 @@ from strata.agent_loop.convert.tool_rules import (
 from strata.agent_loop.domain.agent.agents import (
     DEFAULT_TIMEZONE,
     Agent,
+    AgentFilter,
     AgentPatch,
     Conversation,
     ListedAgent,
@@ -164,8 +165,8 @@ def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None)
     )
 
 
-def agent_ids_from_proto(request: pb.ListAgentsRequest) -> list[str]:
-    """Returns the ids of the agents that a list is limited to; empty for all.
+def filter_from_proto(request: pb.ListAgentsRequest) -> AgentFilter:
+    """Returns which agents a list has.
 
     Raises:
         InvalidArgumentError: Naming every wrong id; INVALID_FIELD if there are too many.
@@ -173,7 +174,7 @@ def agent_ids_from_proto(request: pb.ListAgentsRequest) -> list[str]:
     id_checks = Checks()
     agent_ids = id_checks.ids(request.agent_ids, "agent", "agent_ids", most=MAX_LISTED_IDS)
     id_checks.done()
-    return agent_ids
+    return AgentFilter(tuple(request.tags), request.name_contains, tuple(agent_ids))
 
 
 def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:

@@ -13,12 +13,12 @@ from strata.agent_loop.compaction.preview import preview_of
 from strata.agent_loop.convert import checks
 from strata.agent_loop.convert.agent_options import compaction_of, is_of_next_turn
 from strata.agent_loop.convert.agents import (
-    agent_ids_from_proto,
     agent_to_proto,
     check_conversation_name,
     conversation_from_proto,
     conversation_to_proto,
     create_from_proto,
+    filter_from_proto,
     fork_from_proto,
     listed_agent_to_proto,
     update_from_proto,
@@ -96,18 +96,19 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     ) -> pb.ListAgentsResponse:
         """Lists agents by id."""
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
-        agent_ids = agent_ids_from_proto(request)
-        scope = f"ListAgents {sorted(request.tags)} {request.name_contains} {sorted(agent_ids)}"
+        wanted = filter_from_proto(request)
+        scope = (
+            f"ListAgents {sorted(wanted.tags)} {wanted.name_contains} {sorted(wanted.agent_ids)}"
+        )
         key = decode_page_token(scope, request.page_token, (str,))
         after = str(key[0]) if key else ""
-        wanted = request.tags, request.name_contains, limit + 1, after, agent_ids
         if request.names_only:
-            names = await self._store.names(*wanted)
+            names = await self._store.names(wanted, limit + 1, after)
             page = Page.cut(names, limit, scope, lambda agent: (agent.id,))
             return pb.ListAgentsResponse(
                 agents=map(listed_agent_to_proto, page.rows), next_page_token=page.next_page_token
             )
-        agents = await self._store.page(*wanted)
+        agents = await self._store.page(wanted, limit + 1, after)
         # In a thread: the largest page takes more than 20 ms.
         return await asyncio.to_thread(_listed, agents, limit, scope)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
+    AgentFilter,
     AgentPatch,
     Conversation,
     ListedAgent,
@@ -41,7 +43,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey, check_same_request
-from strata.shared.idempotency.request_table import LostRaceError, answered_or
+from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError, answered_or
 
 _THIS = "project_id = :project AND id = :id"
 _SET_VALUES = ", ".join(
@@ -50,22 +52,29 @@ _SET_VALUES = ", ".join(
     if column not in UNCHANGING_COLUMNS
 )
 
+# A creation that is continued is not abandoned.
 _INSERT = text(
     f"""
-    WITH same_request AS (
+    WITH continued AS (
+        UPDATE agent_loop.agents SET create_time = now()
+        WHERE project_id = :project AND request_id = :request AND request_id <> ''
+          AND state = 'creating'
+        RETURNING {STORED_COLUMNS}
+    ), same_request AS (
         SELECT {STORED_COLUMNS} FROM agent_loop.agents
         WHERE project_id = :project AND request_id = :request AND request_id <> ''
+          AND state <> 'creating'
     ), created AS (
         INSERT INTO agent_loop.agents (
             project_id, state, request_id, payload_hash, {", ".join(AGENT_VALUES)})
         SELECT :project, 'creating', :request, :payload_hash, {", ".join(AGENT_VALUES.values())}
-        WHERE NOT EXISTS (SELECT FROM same_request)
+        WHERE NOT EXISTS (SELECT FROM continued) AND NOT EXISTS (SELECT FROM same_request)
         RETURNING {STORED_COLUMNS}
     ), conversation AS (
         INSERT INTO agent_loop.conversations (project_id, id, agent_id, title)
         SELECT :project, CAST(:conversation AS text), id, '' FROM created
     )
-    SELECT * FROM created UNION ALL SELECT * FROM same_request
+    SELECT * FROM created UNION ALL SELECT * FROM continued UNION ALL SELECT * FROM same_request
     """
 )
 _ACTIVATE = text(
@@ -127,6 +136,14 @@ _ABANDON = text(
     f"UPDATE agent_loop.agents SET state = 'deleting'"
     f" WHERE {_THIS} AND state = 'creating' AND revision = :revision RETURNING id"
 )
+_HIDE_UNFINISHED = text(
+    """
+    UPDATE agent_loop.agents SET state = 'deleting'
+    WHERE project_id = :project AND state <> 'active'
+      AND (state = 'deleting' OR create_time < now() - CAST(:age AS interval))
+    RETURNING id
+    """
+)
 # A memory agent is deleted with its agent, and before it: an interrupted deletion is repeated by
 # the id of the agent.
 _HIDE = text(
@@ -144,17 +161,20 @@ _LEAVE_WITHOUT_MEMORY_AGENT = text(
     WHERE project_id = :project AND id = :tended AND memory_agent_id = :id
     """
 )
-# Answers to requests hold settings of agents, and titles of conversations.
+# Answers to requests hold settings of agents, and titles of conversations. Only those of an earlier
+# release do not name the agent.
 _REMOVE = text(
-    """
+    f"""
     WITH removed AS (
         DELETE FROM agent_loop.agents
         WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
     )
     DELETE FROM agent_loop.requests
     WHERE project_id = :project AND (
-        answer ->> 'id' = ANY(CAST(:ids AS text[]))
-        OR answer ->> 'agent_id' = ANY(CAST(:ids AS text[])))
+        subject_id = ANY(CAST(:ids AS text[]))
+        OR subject_id = '{ANY_SUBJECT}' AND (
+            answer ->> 'id' = ANY(CAST(:ids AS text[]))
+            OR answer ->> 'agent_id' = ANY(CAST(:ids AS text[]))))
     """
 )
 _INSERT_CONVERSATION = text(
@@ -269,49 +289,29 @@ class PostgresAgentStore:
             )
         return replace(to_agent(row), model_keys=to_keys(row))
 
-    async def page(
-        self,
-        tags: Sequence[str],
-        name_contains: str,
-        limit: int,
-        after: str,
-        agent_ids: Sequence[str] = (),
-    ) -> Sequence[Agent]:
+    async def page(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[Agent]:
         """Lists active agents."""
-        rows = await self._listed(_PAGE, tags, name_contains, limit, after, agent_ids)
+        rows = await self._listed(_PAGE, wanted, limit, after)
         # In a thread: the largest page takes more than 20 ms.
         return await asyncio.to_thread(lambda: [to_agent(row) for row in rows])
 
-    async def names(
-        self,
-        tags: Sequence[str],
-        name_contains: str,
-        limit: int,
-        after: str,
-        agent_ids: Sequence[str] = (),
-    ) -> Sequence[ListedAgent]:
+    async def names(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[ListedAgent]:
         """Lists the names of active agents."""
-        rows = await self._listed(_NAMES, tags, name_contains, limit, after, agent_ids)
+        rows = await self._listed(_NAMES, wanted, limit, after)
         return [ListedAgent(**row) for row in rows]
 
     async def _listed(
-        self,
-        statement: TextClause,
-        tags: Sequence[str],
-        name_contains: str,
-        limit: int,
-        after: str,
-        agent_ids: Sequence[str],
+        self, statement: TextClause, wanted: AgentFilter, limit: int, after: str
     ) -> Sequence[Mapping[str, Any]]:
         async with self._database.transaction(read_only=True) as connection:
             return await _all(
                 connection,
                 statement,
-                tags=list(tags),
-                part=name_contains,
+                tags=list(wanted.tags),
+                part=wanted.name_contains,
+                ids=list(wanted.agent_ids),
                 limit=limit,
                 after=after,
-                ids=list(agent_ids),
             )
 
     async def known_agent(self, request: RequestKey) -> Agent | None:
@@ -344,6 +344,13 @@ class PostgresAgentStore:
         if not any(row["id"] == agent_id for row in rows):
             raise agent_not_found(agent_id)
         return [row["id"] for row in rows]
+
+    async def hide_unfinished(self, age: timedelta) -> Sequence[str]:
+        """Hides agents in creation permanently that are older, and returns all in deletion."""
+        rows = await self._database.execute(
+            _HIDE_UNFINISHED, {"project": current_project(), "age": age}
+        )
+        return [row.id for row in rows]
 
     async def remove(self, agent_ids: Sequence[str]) -> None:
         """Deletes the rows of agents, and the stored answers that hold them."""
@@ -445,7 +452,7 @@ class PostgresAgentStore:
                 revision=changed.revision,
             )
             assert row is not None
-            await REQUESTS.record(connection, request, answer(row))
+            await REQUESTS.record(connection, request, answer(row), changed.id)
             return to_agent(row)
 
     async def _insert_conversation(
@@ -468,7 +475,7 @@ class PostgresAgentStore:
             )
             if row is None:
                 raise agent_not_found(conversation.agent_id)
-            await REQUESTS.record(connection, request, answer(row))
+            await REQUESTS.record(connection, request, answer(row), conversation.agent_id)
             return to_conversation(row)
 
 

@@ -288,7 +288,7 @@ class PostgresGroupStore:
                 await connection.execute(_REMOVE_MEMBERS, _bound(id=group_id))
                 agents = list(agent_ids)
                 await _write(connection, _INSERT_MEMBERS, id=group_id, agents=agents)
-            await REQUESTS.record(connection, command.request, {"id": group_id})
+            await REQUESTS.record(connection, command.request, {"id": group_id}, group_id)
             return await _get(connection, group_id)
 
 

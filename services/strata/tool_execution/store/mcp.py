@@ -71,7 +71,7 @@ class PostgresMcpStore:
                     )
                 values = {"project": project, **server_values(server)}
                 row = (await connection.execute(sql.INSERT, values)).one()
-                await REQUESTS.answer(connection, request, server.id)
+                await REQUESTS.answer(connection, request, server.id, subject="")
                 return to_server(row)
         except IntegrityError as error:
             if "mcp_servers_name" in str(error.orig):

@@ -2,6 +2,56 @@
 
 from __future__ import annotations
 
-from strata.shared.idempotency.request_table import ColumnType, RequestTable
+from typing import Any
 
-REQUESTS = RequestTable("tool_execution.requests", response_type=ColumnType.TEXT)
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.shared.context import current_project
+from strata.shared.idempotency.keys import RequestKey
+from strata.shared.idempotency.request_table import ANY_SUBJECT, ColumnType, RequestTable
+from strata.tool_execution.domain.registry import tool_missing
+
+_DELETED = "deleted: "
+# Only responses that may hold the tool are searched for its id.
+_PURGE = text(
+    f"""
+    UPDATE tool_execution.requests SET response = CAST(:deleted AS text)
+    WHERE project_id = :project AND (
+        tool_id = :tool
+        OR tool_id = '{ANY_SUBJECT}' AND position(CAST(:tool AS text) IN response) > 0)
+    """
+)
+
+
+class ToolRequests(RequestTable):
+    """The stored responses, of which those that hold a deleted tool are destroyed with it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "tool_execution.requests", response_type=ColumnType.TEXT, subject="tool_id"
+        )
+
+    def replayed(self, request: RequestKey, row: Any) -> Any:
+        """See `RequestTable.replayed`.
+
+        Raises:
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+            NotFoundError: ``TOOL_NOT_FOUND``: the tool of the response was deleted.
+        """
+        response = super().replayed(request, row)
+        if response is not None and response.startswith(_DELETED):
+            raise tool_missing(response.removeprefix(_DELETED))
+        return response
+
+    async def purge(self, connection: AsyncConnection, tool_id: str) -> None:
+        """Destroys the responses that hold a tool; in the transaction that deletes it, after it."""
+        values = {
+            "project": current_project(),
+            "tool": tool_id,
+            "deleted": f"{_DELETED}{tool_id}",
+        }
+        await connection.execute(_PURGE, values)
+
+
+REQUESTS = ToolRequests()

@@ -120,7 +120,7 @@ class PostgresToolStore:
             if before is not None:
                 return from_text(before)
             stored = await _stored(connection, project, tool)
-            await REQUESTS.answer(connection, request, to_text(stored))
+            await REQUESTS.answer(connection, request, to_text(stored), stored.id)
             return stored
 
     async def get(self, *, tool_id: str = "", name: str = "") -> Tool | None:
@@ -161,7 +161,7 @@ class PostgresToolStore:
         # No row means that another attempt stored some while this statement ran.
         for _ in range(2):
             async with self._database.transaction() as connection:
-                stored = await REQUESTS.keep(connection, key, json.dumps(list(names)))
+                stored = await REQUESTS.keep(connection, key, json.dumps(list(names)), subject="")
             if stored is not None:
                 return [str(name) for name in json.loads(stored)]
         return list(names)
@@ -184,6 +184,7 @@ class PostgresToolStore:
             bound = {"project": current_project(), "id": tool_id, "key": tool_id}
             done = await connection.execute(_DELETE, {**bound, **_rights()})
             if done.rowcount:
+                await REQUESTS.purge(connection, tool_id)
                 return True
             row = (await connection.execute(_BY_ID, bound)).one_or_none()
         if row is not None:

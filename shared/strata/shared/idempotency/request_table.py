@@ -102,9 +102,11 @@ class RequestTable:
         self._lock = text(f"{find} FOR UPDATE")
         # Waits for a transaction with the same id, and then does nothing.
         self._insert = text(f"{self.insert} ON CONFLICT (project_id, request_id) DO NOTHING")
+        set_subject = f", {subject} = :request_subject" if subject else ""
         # The time of the last answer counts: parts of a resumable request may be hours apart.
         self._answer = text(
-            f"UPDATE {name} SET {response} = {response_value}, create_time = now() WHERE {same}"
+            f"UPDATE {name} SET {response} = {response_value}, create_time = now(){set_subject}"
+            f" WHERE {same}"
         )
         self._keep = text(
             f"WITH kept AS ({self.insert} ON CONFLICT DO NOTHING RETURNING {response})"
@@ -195,34 +197,69 @@ class RequestTable:
             return None
         return await self.find(connection, request, lock=lock)
 
-    async def answer(self, connection: AsyncConnection, request: RequestKey, response: Any) -> None:
-        """Stores the response of a request whose id was reserved with `claim`."""
+    async def answer(
+        self,
+        connection: AsyncConnection,
+        request: RequestKey,
+        response: Any,
+        subject: str = ANY_SUBJECT,
+    ) -> None:
+        """Stores the response of a request whose id was reserved with `claim`.
+
+        Args:
+            connection: In the transaction of the claim.
+            request: The request.
+            response: Its response.
+            subject: As for `values`.
+        """
         if request.id:
-            values = self.values(request, response)
+            values = self.values(request, response, subject)
             del values["request_digest"]
-            values.pop("request_subject", None)
             await connection.execute(self._answer, values)
 
-    async def record(self, connection: AsyncConnection, request: RequestKey, response: Any) -> None:
+    async def record(
+        self,
+        connection: AsyncConnection,
+        request: RequestKey,
+        response: Any,
+        subject: str = ANY_SUBJECT,
+    ) -> None:
         """Stores a request with its response, at the end of its transaction.
+
+        Args:
+            connection: In the transaction.
+            request: The request.
+            response: Its response.
+            subject: As for `values`.
 
         Raises:
             LostRaceError: A concurrent transaction has stored a request with this id.
         """
         if request.id:
-            result = await connection.execute(self._insert, self.values(request, response))
+            result = await connection.execute(self._insert, self.values(request, response, subject))
             if not result.rowcount:
                 raise LostRaceError
 
-    async def keep(self, connection: AsyncConnection, request: RequestKey, response: Any) -> Any:
+    async def keep(
+        self,
+        connection: AsyncConnection,
+        request: RequestKey,
+        response: Any,
+        subject: str = ANY_SUBJECT,
+    ) -> Any:
         """Stores a response unless there is one, and returns the stored one, in one statement.
+
+        Args:
+            connection: In a transaction.
+            request: The request.
+            response: Its response.
+            subject: As for `values`; empty if it holds no objects.
 
         Returns:
             The stored response; None if the id was used for another request.
         """
-        return (
-            await connection.execute(self._keep, self.values(request, response))
-        ).scalar_one_or_none()
+        values = self.values(request, response, subject)
+        return (await connection.execute(self._keep, values)).scalar_one_or_none()
 
     async def delete_expired(self, worker: Database, keep: timedelta = REQUESTS_KEPT) -> int:
         """Deletes requests of all projects that are older than `keep`; returns their number.

@@ -318,6 +318,24 @@ def webhook_deliveries_sql(ended: str, *, only: str = "true") -> str:
         ON CONFLICT DO NOTHING"""
 
 
+def delete_events_sql(runs: str) -> str:
+    """Returns the SQL that deletes the events of runs; part of a larger statement.
+
+    All events of a run or none: an incomplete stream would look complete.
+
+    Args:
+        runs: Name of the CTE with the ids of the runs; they have ended, and are marked as well.
+    """
+    return f"""DELETE FROM gateway.run_events event USING {runs}
+         WHERE event.project_id = :project_id AND event.run_id = {runs}.id"""
+
+
+def mark_events_deleted_sql(runs: str) -> str:
+    """Returns the SQL that marks runs whose events are deleted by `delete_events_sql`."""
+    return f"""UPDATE gateway.runs run SET events_deleted = true FROM {runs}
+     WHERE run.project_id = :project_id AND run.id = {runs}.id"""
+
+
 # The payload is deleted when the run ends: recall stores the message, and an image in the payload
 # must not outlive its message.
 FINISH = text_with_columns(

@@ -232,6 +232,21 @@ class ListedAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentFilter:
+    """Which agents of a project are listed.
+
+    Attributes:
+        tags: Only agents that have all of these.
+        name_contains: Only agents whose name contains this text; case does not matter.
+        agent_ids: Only agents with these ids; empty for all.
+    """
+
+    tags: tuple[str, ...] = ()
+    name_contains: str = ""
+    agent_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StoredAgent:
     """An agent with internal state of the service.
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
+    AgentFilter,
     AgentPatch,
     Conversation,
     ListedAgent,
@@ -24,7 +26,8 @@ class AgentStore(Protocol):
     async def insert(self, agent: Agent, request: RequestKey) -> StoredAgent:
         """Stores an agent in creation, with its default conversation.
 
-        If there was an earlier request with this id, returns its agent instead.
+        If there was an earlier request with this id, returns its agent instead, whose creation
+        counts as continued.
 
         Raises:
             AlreadyExistsError: REQUEST_ID_REUSED; NAME_TAKEN by an agent that `by_name` finds.
@@ -89,33 +92,11 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def page(
-        self,
-        tags: Sequence[str],
-        name_contains: str,
-        limit: int,
-        after: str,
-        agent_ids: Sequence[str] = (),
-    ) -> Sequence[Agent]:
-        """Lists active agents that have all the tags and whose name contains the text.
-
-        Args:
-            tags: The tags.
-            name_contains: The text.
-            limit: Maximum number of agents.
-            after: The id after which the list begins; empty for the first agents.
-            agent_ids: Only agents with these ids; empty for all.
-        """
+    async def page(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[Agent]:
+        """Lists active agents."""
         ...
 
-    async def names(
-        self,
-        tags: Sequence[str],
-        name_contains: str,
-        limit: int,
-        after: str,
-        agent_ids: Sequence[str] = (),
-    ) -> Sequence[ListedAgent]:
+    async def names(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[ListedAgent]:
         """Lists the names of the agents that `page` lists, for a fraction of the time."""
         ...
 
@@ -150,6 +131,17 @@ class AgentStore(Protocol):
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
+        """
+        ...
+
+    async def hide_unfinished(self, age: timedelta) -> Sequence[str]:
+        """Hides agents in creation permanently, if no call has continued their creation for a time.
+
+        Args:
+            age: That time.
+
+        Returns:
+            The ids of all agents in deletion, these included.
         """
         ...
 
