@@ -10,7 +10,8 @@ import (
 const maxAttempts = 3
 
 // gatewayCalls sends the API key, limits the time of unary calls, and, while the gateway is
-// unavailable, repeats the calls that the contract declares repeatable.
+// unavailable, repeats the calls that the contract declares repeatable. Those that have a request id
+// are repeated only with one.
 type gatewayCalls struct {
 	key     string
 	timeout time.Duration
@@ -24,7 +25,7 @@ func (calls *gatewayCalls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		pauses := pauses{BackOff: defaultBackOff}
 		for attempt := 1; ; attempt++ {
 			response, err := next(ctx, request)
-			if err == nil || attempt == maxAttempts || !isRepeatable(request.Spec()) ||
+			if err == nil || attempt == maxAttempts || !isRepeatable(request) ||
 				connect.CodeOf(err) != connect.CodeUnavailable {
 				return response, err
 			}
@@ -56,7 +57,13 @@ func (calls *gatewayCalls) authorize(header interface {
 	}
 }
 
-func isRepeatable(spec connect.Spec) bool {
+// Without its request id, a repeated request would be another one.
+func isRepeatable(request connect.AnyRequest) bool {
+	identified, ok := request.Any().(interface{ GetRequestId() string })
+	if ok && identified.GetRequestId() == "" {
+		return false
+	}
+	spec := request.Spec()
 	return spec.IdempotencyLevel == connect.IdempotencyNoSideEffects ||
 		spec.IdempotencyLevel == connect.IdempotencyIdempotent
 }

@@ -18,7 +18,8 @@ const CALL_MS = 30_000;
 
 /**
  * Returns a transport that sends the API key, limits the time of unary calls, and, while the
- * gateway is unavailable, repeats the calls that the contract declares repeatable.
+ * gateway is unavailable, repeats the calls that the contract declares repeatable. Those that have
+ * a request id are repeated only with one.
  */
 export function gatewayTransport(inner: Transport, options: ConnectionOptions): Transport {
   const { apiKey, timeoutMs = CALL_MS } = options;
@@ -40,7 +41,7 @@ export function gatewayTransport(inner: Transport, options: ConnectionOptions): 
           const failure = failureOf(error);
           const pauseMs = Math.max(pauses.next(), failure.retryAfterMs ?? 0);
           const again =
-            isRepeatable(method) &&
+            isRepeatable(method, input) &&
             failure.code === Code.Unavailable &&
             attempt < MAX_ATTEMPTS &&
             Date.now() + pauseMs < until;
@@ -55,7 +56,13 @@ export function gatewayTransport(inner: Transport, options: ConnectionOptions): 
   };
 }
 
-function isRepeatable(method: Pick<DescMethodUnary, "idempotency">): boolean {
+/** Without its request id, a repeated request would be another one. */
+function isRepeatable(
+  method: Pick<DescMethodUnary, "idempotency" | "input">,
+  request: object,
+): boolean {
+  const isIdentified = method.input.fields.some((field) => field.name === "request_id");
+  if (isIdentified && !("requestId" in request && request.requestId)) return false;
   return (
     method.idempotency === Idempotency.NO_SIDE_EFFECTS ||
     method.idempotency === Idempotency.IDEMPOTENT

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from strata.api.common.v1 import call_options_pb2
 from strata.protocol.backoff import FIRST_PAUSE_S
 from strata.protocol.connections import ConnectionOptions, repeatable_methods
+from strata.protocol.request_ids import request_id_numbers
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.interceptors.attempts import RepeatPolicy
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
@@ -133,11 +134,12 @@ class ChannelFactory:
         await self._channels.aclose()
 
     def _repeat_policy(self, services: Iterable[ServiceDescriptor]) -> RepeatPolicy:
-        options = self._options
+        options, services = self._options, tuple(services)
         return RepeatPolicy(
             max_attempts=options.max_attempts,
             first_pause_s=options.first_pause_s,
             patience_s=patience_of(services, options.attempt_s),
+            request_id_numbers=request_id_numbers(services),
             away_s=options.away_s,
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from integration.channels.conftest import stub_to
 from strata.protocol.errors import DeadlineExceededError
+from strata.protocol.shapes import ClientMethod, RpcShape
 from strata.shared.channels import ChannelFactory, ChannelOptions
 
 
@@ -37,6 +38,10 @@ class Slow:
 
             async def Change(self, request: Any, context: Any) -> Any:
                 return await self.Echo(request, context)
+
+            async def Create(self, request: Any, context: Any) -> Any:
+                await self.Echo(request, context)
+                return echo.pb.Note(text=request.text)
 
         return Servicer()
 
@@ -84,6 +89,27 @@ async def test_unrepeatable_calls_and_calls_of_clients_are_attempted_once(
     with keys.signed_in():
         await getattr(stub, method)(echo.pb.Note())
     assert (slow.started, slow.cancelled) == (1, 0)
+
+
+@pytest.mark.parametrize("as_bytes", [False, True], ids=["message", "bytes"])
+@pytest.mark.parametrize("request_id", ["", "once"])
+async def test_a_change_is_attempted_again_only_with_a_request_id(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory, request_id: str, as_bytes: bool
+) -> None:
+    slow = Slow(0.5)
+    server = await start(slow.servicer(echo))
+    request = echo.pb.NewNote(text="a", request_id=request_id)
+    services = echo.pb.DESCRIPTOR.services_by_name.values()
+    channel = factory.channel(server.address, services, peer="echo")
+    method = ClientMethod(RpcShape(False, False), "/strata.testing.echo.v1.EchoService/Create")
+    with keys.signed_in():
+        if as_bytes:
+            # As the gateway forwards calls.
+            answer = await method.open_on(channel)(request.SerializeToString())
+            assert echo.pb.Note.FromString(answer).text == "a"
+        else:
+            assert (await echo.pb_grpc.EchoServiceStub(channel).Create(request)).text == "a"
+    assert (slow.started > 1) is bool(request_id)
 
 
 async def test_a_cancelled_call_is_not_attempted_again(

@@ -103,6 +103,24 @@ async def test_only_repeatable_methods_are_repeated_and_only_a_few_times(
 
 
 @pytest.mark.parametrize("code", [UNAVAILABLE, CANCELLED])
+@pytest.mark.parametrize(("request_id", "calls"), [("", 1), ("once", 3)])
+async def test_a_change_is_repeated_only_with_a_request_id(
+    echo: Any, connect: Connect, request_id: str, calls: int
+) -> None:
+    server = FailingServer(grpc.StatusCode.UNAVAILABLE, failures=2)
+    stub = await connect(await server.start())
+    request = echo.pb.NewNote(text="a", request_id=request_id)
+    try:
+        if request_id:
+            await stub.Create(request)
+        else:
+            with pytest.raises(UnavailableError):
+                await stub.Create(request)
+    finally:
+        await server.stop()
+    assert server.calls == calls
+
+
 async def test_call_succeeds_in_a_later_attempt_and_nothing_is_logged(
     echo: Any, connect: Connect, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from strata.agent_loop.domain.run.journal import idempotency_key
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.protocol.errors import AlreadyExistsError, InvalidArgumentError, Reason
+from strata.protocol.request_ids import has_request_id, request_id_numbers
+from strata.shared.channels import services_of
 from strata.shared.idempotency.keys import (
     MAX_REQUEST_ID,
     check_request_id,
@@ -67,3 +70,18 @@ def test_key_of_a_tool_call_is_a_request_id(call_id: str) -> None:
     assert is_request_id(key)
     assert key == idempotency_key("run-1", 2, call_id)
     assert key != idempotency_key("run-1", 2, call_id + "x")
+
+
+def test_a_request_id_is_found_in_every_serialised_request() -> None:
+    numbers = request_id_numbers(services_of("agent_loop"))
+    path = "/strata.api.agent_loop.v1.AgentService/CreateAgent"
+    full = agent_pb.CreateAgentRequest(name="Ada", tags=["a"] * 300)
+    for request_id in ("", "once"):
+        full.request_id = request_id
+        for request in (full, full.SerializeToString()):
+            assert has_request_id(request, numbers[path]) is bool(request_id)
+    # What is malformed is refused by the service.
+    assert not has_request_id(b"\x0b", numbers[path])
+    assert not has_request_id(b"\xff\xff", numbers[path])
+    # A method without such a field is repeatable by itself.
+    assert "/strata.api.agent_loop.v1.AgentService/DeleteAgent" not in numbers

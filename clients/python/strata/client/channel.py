@@ -14,6 +14,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from strata.protocol.attempts import RepeatedCall, RepeatLimits
 from strata.protocol.calls import Peer, call_class
 from strata.protocol.connections import ConnectionOptions, repeatable_methods
+from strata.protocol.request_ids import has_request_id, request_id_numbers
 from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.protocol.tls import ClientTls
 
@@ -82,10 +83,12 @@ class _RepeatedMethod(_Method):
         api_key: str,
         longest_s: float | None,
         limits: RepeatLimits,
+        request_id_number: int | None,
     ) -> None:
         super().__init__(method, inner, api_key, longest_s)
         self._path = method.path
         self._limits = limits
+        self._request_id_number = request_id_number
 
     def __call__(
         self,
@@ -94,6 +97,9 @@ class _RepeatedMethod(_Method):
         metadata: Any = None,
         **options: Any,
     ) -> Any:
+        number = self._request_id_number
+        if number is not None and not has_request_id(request, number):
+            return super().__call__(request, timeout, metadata, **options)
         now = asyncio.get_running_loop().time
         whole = self._deadline(timeout)
         until = math.inf if whole is None else now() + whole
@@ -111,7 +117,8 @@ class GatewayChannel(WrappedChannel):
     Args:
         inner: The channel that transports.
         api_key: Sent with each call.
-        services: Their contracts declare which unary methods are repeated.
+        services: Their contracts declare which unary methods are repeated; those with a
+            ``request_id`` are if the request has one.
         timeout_s: Deadline of a unary call in seconds; None for none. Streams have none.
         limits: How often repeatable methods are attempted.
     """
@@ -127,7 +134,9 @@ class GatewayChannel(WrappedChannel):
     ) -> None:
         super().__init__(inner)
         self._api_key = api_key
+        services = tuple(services)
         self._repeatable = {path for path, _ in repeatable_methods(services)}
+        self._request_id_numbers = request_id_numbers(services)
         self._timeout_s = timeout_s
         self._limits = limits
 
@@ -135,7 +144,10 @@ class GatewayChannel(WrappedChannel):
         """Returns the callable of a method."""
         longest_s = None if method.shape.streaming else self._timeout_s
         if method.path in self._repeatable:
-            return _RepeatedMethod(method, self._inner, self._api_key, longest_s, self._limits)
+            number = self._request_id_numbers.get(method.path)
+            return _RepeatedMethod(
+                method, self._inner, self._api_key, longest_s, self._limits, number
+            )
         return _Method(method, self._inner, self._api_key, longest_s)
 
 

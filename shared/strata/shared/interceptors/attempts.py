@@ -16,6 +16,7 @@ import grpc.aio
 from strata.protocol.attempts import Repeated, RepeatedCall, RepeatLimits
 from strata.protocol.calls import read_all
 from strata.protocol.errors import Reason, StrataError, UnavailableError, passes
+from strata.protocol.request_ids import has_request_id
 from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
 
@@ -32,6 +33,8 @@ class RepeatPolicy(RepeatLimits):
     Attributes:
         patience_s: Path of a repeatable unary method (free of side effects or idempotent) to
             the seconds after which its first attempt is given up and the next one starts.
+        request_id_numbers: Path of a repeatable unary method whose requests have a ``request_id``
+            to the number of that field. Such a method is repeatable if the request has an id.
         away_s: How long a stream, or a call without a deadline, waits for a peer that cannot be
             reached; other calls wait until their deadline.
         max_attempts: Attempts in all that get no answer, the answer UNAVAILABLE, or whose
@@ -39,7 +42,20 @@ class RepeatPolicy(RepeatLimits):
     """
 
     patience_s: Mapping[str, float] = field(default_factory=dict)
+    request_id_numbers: Mapping[str, int] = field(default_factory=dict)
     away_s: float = 30.0
+
+    def patience_for(self, method: str, request: Any) -> float | None:
+        """Returns after how many seconds an attempt is given up; None if it is not repeatable.
+
+        Args:
+            method: Path of the method.
+            request: The request, or its serialised form.
+        """
+        number = self.request_id_numbers.get(method)
+        if number is not None and not has_request_id(request, number):
+            return None
+        return self.patience_s.get(method)
 
 
 class ServiceRepeated(Repeated):
@@ -83,14 +99,21 @@ class ServiceCall(ServiceRepeated, RepeatedCall):
         method: Path of the method.
         until: Deadline of the whole call, time of the event loop.
         policy: How calls are repeated.
+        patience_s: See `RepeatPolicy.patience_for`.
     """
 
     def __init__(
-        self, start: Callable[[], Any], method: str, *, until: float, policy: RepeatPolicy
+        self,
+        start: Callable[[], Any],
+        method: str,
+        *,
+        until: float,
+        policy: RepeatPolicy,
+        patience_s: float | None,
     ) -> None:
         super().__init__(start, method, until, policy)
-        self._repeatable = method in policy.patience_s
-        self._patience_s = policy.patience_s.get(method)
+        self._repeatable = patience_s is not None
+        self._patience_s = patience_s
 
     async def _attempts(self) -> Any:
         patience, lost = self._patience_s, False

@@ -218,7 +218,8 @@ class _RepeatedCallable(_Callable):
         latest = loop.time() + policy.away_s
         if not shape.response_streaming:
             until = latest if deadline is None else deadline
-            return ServiceCall(attempt, path, until=until, policy=policy)
+            patience_s = policy.patience_for(path, request)
+            return ServiceCall(attempt, path, until=until, policy=policy, patience_s=patience_s)
         until = latest if deadline is None else min(latest, deadline)
         return RepeatedStream(attempt, path, until, policy)
 

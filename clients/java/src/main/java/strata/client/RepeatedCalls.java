@@ -1,6 +1,8 @@
 package strata.client;
 
 import com.google.protobuf.DescriptorProtos.MethodOptions.IdempotencyLevel;
+import com.google.protobuf.Descriptors.FieldDescriptor;
+import com.google.protobuf.Message;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
 import io.grpc.ClientCall;
@@ -17,7 +19,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /**
- * Repeats unary calls that the contract declares repeatable, while the gateway is unavailable.
+ * Repeats unary calls that the contract declares repeatable, while the gateway is unavailable. Those
+ * that have a request id are repeated only with one.
  *
  * <p>The retries of gRPC itself need the names of these methods when a channel is made, and ignore
  * the waiting time that the gateway sends.
@@ -44,6 +47,15 @@ final class RepeatedCalls implements ClientInterceptor {
         && method.getSchemaDescriptor() instanceof ProtoMethodDescriptorSupplier contract
         && contract.getMethodDescriptor().getOptions().getIdempotencyLevel()
             != IdempotencyLevel.IDEMPOTENCY_UNKNOWN;
+  }
+
+  /** Without its request id, a repeated request would be another one. */
+  private static boolean lacksRequestId(Object request) {
+    if (!(request instanceof Message message)) {
+      return false;
+    }
+    FieldDescriptor field = message.getDescriptorForType().findFieldByName("request_id");
+    return field != null && message.getField(field).equals("");
   }
 
   /** A call that is attempted a few times within its deadline. */
@@ -94,7 +106,10 @@ final class RepeatedCalls implements ClientInterceptor {
 
     /** Starts the pause before another attempt; returns false if there is no further attempt. */
     private synchronized boolean isRepeatedAfter(Status status, Metadata trailers) {
-      if (status.getCode() != Status.Code.UNAVAILABLE || cancelled || attempts == MAX_ATTEMPTS) {
+      if (status.getCode() != Status.Code.UNAVAILABLE
+          || cancelled
+          || attempts == MAX_ATTEMPTS
+          || lacksRequestId(request)) {
         return false;
       }
       Duration asked = Failure.of(status.asRuntimeException(trailers)).retryAfter();
