@@ -95,6 +95,16 @@ async def test_repeated_call_returns_the_reply_of_its_first_message(talk: Talk) 
     assert len(talk.asked()) == 2
 
 
+async def test_a_call_is_repeated_by_an_agent_that_was_renamed(talk: Talk) -> None:
+    first = await talk.ask()
+    talk.services.agents.names[talk.asker] = 'Ida ("x"). '
+    assert await talk.ask() == first
+    assert len(talk.asked()) == 1
+    await talk.ask("run/step/call-2")
+    texts = [request.messages[0].parts[0].text.text for request in talk.asked()]
+    assert ["Ada" in texts[0], "Ida" in texts[1]] == [True, True]
+
+
 async def test_a_call_past_its_time_limit_is_unfinished_and_its_reply_is_sent_later(
     talk: Talk,
 ) -> None:

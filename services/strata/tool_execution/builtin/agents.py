@@ -20,6 +20,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.protocol.errors import Reason, ResourceExhaustedError, StrataError, UnavailableError
 from strata.protocol.stream_completion import complete_in_background
+from strata.shared.agent_messages import opening
 from strata.shared.blank_text import is_blank
 from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.ids import check_id
@@ -431,11 +432,10 @@ class AgentTools:
             else "It does not wait, and your reply is not sent to it. If it needs an answer, send"
             f" it one with {SEND_ASYNC.name}, if you have that tool."
         )
-        [label] = labels_of([name])
-        opening = f"[Message from another agent, {label} ({caller.agent_id}). {how}]"
+        first_line = opening(name, caller.agent_id, how)
         return common.MessageInput(
             name=speaker_name(name, caller.agent_id),
-            parts=[common.Part(text=common.TextPart(text=f"{opening}\n\n{text}"))],
+            parts=[common.Part(text=common.TextPart(text=f"{first_line}\n\n{text}"))],
             taint=labels_to_proto(caller.taint),
         )
 

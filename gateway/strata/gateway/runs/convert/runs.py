@@ -27,6 +27,7 @@ from strata.gateway.runs.domain.runs import (
 )
 from strata.gateway.runs.domain.states import RunState
 from strata.protocol.errors import Reason, StrataError
+from strata.shared.agent_messages import without_name
 from strata.shared.checks import Checks
 from strata.shared.context import Caller
 from strata.shared.convert.enums import EnumTable
@@ -176,7 +177,7 @@ def _new_run(
         conversation_id=execute.conversation_id,
         kind=kind,
         payload=payload,
-        payload_hash=hashlib.sha256(payload + _start_mark(run_at)).digest(),
+        payload_hash=hashlib.sha256(_identifying(execute, payload) + _start_mark(run_at)).digest(),
         max_steps=request.max_steps,
         request_id=request.request_id or None,
         on_busy=_ON_BUSY.from_proto[request.on_busy],
@@ -184,6 +185,22 @@ def _new_run(
         parent_run_id=chain[0].run_id if chain else "",
         run_at=run_at,
     )
+
+
+def _identifying(execute: turn_pb.ExecuteRunRequest, payload: bytes) -> bytes:
+    """Returns what a repeated request must have in common with the first one.
+
+    Without the name of an agent that sends the messages, which may have been renamed meanwhile.
+    """
+    if not execute.sender_agent_id:
+        return payload
+    identifying = turn_pb.ExecuteRunRequest.FromString(payload)
+    for message in identifying.messages:
+        message.name = ""
+        for part in message.parts:
+            if part.HasField("text"):
+                part.text.text = without_name(part.text.text, execute.sender_agent_id)
+    return identifying.SerializeToString(deterministic=True)
 
 
 def _check_new_run(checks: Checks, request: pb.SendMessageRequest | pb.StartRunRequest) -> None:
