@@ -181,4 +181,5 @@ async def test_expired_passages_are_removed_from_the_index(
     within = Filter((young.archive_id,))
     hits = await finder.index.search(context.current_project(), "old boat", within, 5)
     assert [hit.document_id for hit in hits] == [young.id]
-    assert await finder.stores.pending.load(context.current_project(), [old.id]) == []
+    (tombstone,) = await finder.stores.pending.load(context.current_project(), [old.id])
+    assert (tombstone.text, tombstone.indexed) == ("", True)

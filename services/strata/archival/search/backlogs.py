@@ -53,6 +53,26 @@ class PassageBacklog:
         return batch.has_more
 
 
+class TombstoneBacklog:
+    """Tombstones of passages to remove from the index for the last time.
+
+    Args:
+        pending: Queues them, for `PassageBacklog`.
+        batch: Tombstones per step.
+    """
+
+    def __init__(self, pending: PendingPassages, *, batch: int) -> None:
+        self._pending = pending
+        self._batch = batch
+
+    async def ensure(self) -> None:
+        """Does nothing: `PassageBacklog` creates the collection."""
+
+    async def advance(self) -> bool:
+        """See `Backlog.advance`."""
+        return bool(await self._pending.queue_settled(self._batch))
+
+
 class ChunkBacklog:
     """Chunks of files to index or to remove, a part of one file per step.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
+from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog, TombstoneBacklog
 from strata.archival.search.index import (
     ARCHIVE_PASSAGES,
     FILE_CHUNKS,
@@ -19,7 +19,11 @@ from strata.archival.store import ChunkQueue, PendingPassages
 from strata.archival.store.chunk_queue import ABANDONED_AFTER, ANY_WAITING_SET
 from strata.archival.store.contents import ChunkContents, PassageContents
 from strata.archival.store.embedding_assignment import SCHEMA, EmbeddingAssignments
-from strata.archival.store.pending_passages import ANY_PENDING_PASSAGE
+from strata.archival.store.pending_passages import (
+    ANY_PENDING_PASSAGE,
+    ANY_SETTLED_TOMBSTONE,
+    SETTLED_AFTER,
+)
 from strata.shared.db import Database
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.engines import open_models, open_vectors
@@ -138,8 +142,12 @@ async def wire(
     }
     work = WaitingWork(
         worker,
-        {"passages": ANY_PENDING_PASSAGE, "files": ANY_WAITING_SET},
-        {"abandoned": ABANDONED_AFTER},
+        {
+            "passages": ANY_PENDING_PASSAGE,
+            "tombstones": ANY_SETTLED_TOMBSTONE,
+            "files": ANY_WAITING_SET,
+        },
+        {"abandoned": ABANDONED_AFTER, "settled": SETTLED_AFTER},
     )
     upkeep = index_upkeep(
         settings,
@@ -149,6 +157,7 @@ async def wire(
         rebuilds,
         offered,
         find_work=work.find,
+        polled=(TombstoneBacklog(pending, batch=_INDEX_BATCH),),
         reindex=reindex,
     )
     embedder = await models.get(models.default.id)

@@ -1,9 +1,15 @@
-"""The passages that wait for the indexer, over all projects."""
+"""The passages that wait for the indexer, over all projects.
+
+Another replica may still write a passage that it read before the passage was destroyed, and may be
+killed before it notices. So tombstones are removed from the index at once, and again when no such
+write can be running any more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Row, text
@@ -18,6 +24,21 @@ from strata.shared.waiting_work import any_row_sql
 _PENDING = "indexed_revision < revision"
 ANY_PENDING_PASSAGE = any_row_sql("archival.passages", _PENDING)
 """SQL expression: whether a passage waits for the indexer."""
+_SETTLED = (
+    "purge AND indexed_revision = revision AND update_time < now() - CAST(:settled AS interval)"
+)
+ANY_SETTLED_TOMBSTONE = any_row_sql("archival.passages", _SETTLED, order="update_time")
+"""SQL expression: whether a tombstone is to be removed for the last time; see `SETTLED_AFTER`."""
+_LAST_TIME = text(
+    f"""
+    UPDATE archival.passages p SET indexed_revision = 0 FROM (
+        SELECT project_id, id FROM archival.passages WHERE {_SETTLED}
+        ORDER BY update_time LIMIT :limit FOR UPDATE SKIP LOCKED) settled
+    WHERE p.project_id = settled.project_id AND p.id = settled.id
+    """
+)
+SETTLED_AFTER = timedelta(minutes=10)
+"""Maximum duration of a write to the index."""
 _LOAD = text(
     f"""
     SELECT {PASSAGE_COLUMNS}, v.model, v.vector FROM archival.passages p
@@ -35,10 +56,13 @@ _DONE = text(
         DELETE FROM archival.passages p USING indexed
         WHERE p.project_id = :project AND p.id = indexed.id
           AND p.revision = indexed.revision AND p.purge
+          AND p.update_time < now() - CAST(:settled AS interval)
     ), noted AS (
         UPDATE archival.passages p SET indexed_revision = indexed.revision FROM indexed
-        WHERE p.project_id = :project AND p.id = indexed.id AND NOT p.purge
+        WHERE p.project_id = :project AND p.id = indexed.id
           AND p.indexed_revision <> indexed.revision
+          AND NOT (p.revision = indexed.revision AND p.purge
+                   AND p.update_time < now() - CAST(:settled AS interval))
     )
     SELECT indexed.id FROM indexed
     LEFT JOIN archival.passages p ON p.project_id = :project AND p.id = indexed.id
@@ -54,9 +78,13 @@ class PendingPassages:
     Args:
         database: Connects with the database role of the service.
         worker: Connects with the worker role, which sees ids and revisions of all projects.
+        settled_after: Maximum duration of a write to the index.
     """
 
-    def __init__(self, database: Database, worker: Database) -> None:
+    def __init__(
+        self, database: Database, worker: Database, settled_after: timedelta = SETTLED_AFTER
+    ) -> None:
+        self._settled = settled_after
         self._database = database
         self._worker = worker
         self._in_turn = PendingInTurn(worker, "archival.passages", _PENDING, "update_time")
@@ -72,7 +100,7 @@ class PendingPassages:
         return [_to_passage(row) for row in rows]
 
     async def done(self, project_id: str, passages: Sequence[Passage]) -> list[str]:
-        """Records that these revisions are indexed; deletes the rows of purged passages.
+        """Records that these revisions are indexed; deletes the rows of settled tombstones.
 
         Returns:
             The ids of passages that were destroyed meanwhile.
@@ -81,9 +109,16 @@ class PendingPassages:
             "project": project_id,
             "ids": [passage.id for passage in passages],
             "revisions": [passage.revision for passage in passages],
+            "settled": self._settled,
         }
         rows = await self._database.execute(_DONE, values, project_id=project_id)
         return [row.id for row in rows]
+
+    async def queue_settled(self, limit: int) -> int:
+        """Queues settled tombstones, to be removed from the index again; returns their number."""
+        values = {"limit": limit, "settled": self._settled}
+        async with self._worker.system_transaction() as connection:
+            return int((await connection.execute(_LAST_TIME, values)).rowcount)
 
     async def lag(self) -> IndexLag:
         """Returns the lag of the index."""

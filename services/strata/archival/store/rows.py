@@ -159,9 +159,9 @@ VERSION_COLUMNS = ", ".join(_VERSION)
 EMPTIED = """
     deleted = true, purge = true, text = '', tags = '{}', metadata = '{}', origin = '{}',
     content_hash = '', request_id = '', near_ids = '{}', change = '{}', change_request_id = '',
-    change_digest = '', revision = p.revision + 1
+    change_digest = '', revision = p.revision + 1, update_time = now()
 """
-"""Assignments that leave a tombstone of a passage ``p``, until it is removed from the index."""
+"""Assignments that leave a tombstone of a passage ``p``; see `pending_passages`."""
 _CHUNK = {
     "ordinal": "integer",
     "text": "text",
