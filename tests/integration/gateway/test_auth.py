@@ -11,18 +11,20 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from clocks import OffsetClock
-from integration.gateway.scripted_runs import NEVER, plays
+from integration.gateway.scripted_runs import NEVER, plays, started
 from integration.gateway.scripted_services import Gateway, ScriptedServices
 from polling import eventually
 from rpc_errors import error_of_call, reason
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as pb
+from strata.api.gateway.v1 import run_service_pb2
 from strata.gateway.auth.domain import new_secret
 from strata.gateway.auth.policy import scopes_of
 from strata.gateway.auth.run_tokens import FOR_RUNS
 from strata.gateway.registry import public_services
 from strata.shared.auth import TokenSigner, generate_key_pair
+from strata.shared.interceptors import auth
 from strata.shared.scopes import OrganizationScope, Scope, with_included
 
 METHODS = [method for service in public_services() for method in service.methods]
@@ -212,6 +214,36 @@ async def test_revoked_key_is_refused(services: ScriptedServices) -> None:
         await gateway.admin.WhoAmI(who, metadata=(bearer(secret),))
     assert raised.value.code() is UNAUTHENTICATED
     await eventually(lambda: refused(other, secret))
+
+
+async def test_an_open_stream_ends_when_its_key_is_revoked_and_the_run_goes_on(
+    services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "RECHECK_S", 0.1)
+    services.turns.script = plays(started(), NEVER)
+    gateway = await services.gateway(key_cache_s=0.1)
+    secret, made = await key(gateway, "run", "read")
+    run = await gateway.start_run(services.new_agent())
+    request = run_service_pb2.StreamRunRequest(run_id=run.id)
+    revoked = gateway.runs.StreamRun(request, metadata=(bearer(secret),), timeout=60)
+    kept = gateway.stream(run.id)
+    for stream in (revoked, kept):
+        await stream.read()
+    await gateway.admin.RevokeApiKey(
+        pb.RevokeApiKeyRequest(api_key_id=made.id), metadata=gateway.metadata
+    )
+
+    async def read_all() -> None:
+        while await revoked.read() is not grpc.aio.EOF:
+            pass
+
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await read_all()
+    assert raised.value.code() is UNAUTHENTICATED
+    assert not kept.done()
+    assert (await gateway.run(run.id)).state == run_service_pb2.RUN_STATE_RUNNING
+    kept.cancel()
+    await gateway.cancel(run.id)
 
 
 async def test_a_key_expires(services: ScriptedServices) -> None:

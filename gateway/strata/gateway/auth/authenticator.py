@@ -100,6 +100,14 @@ class ApiKeyAuthenticator:
             partition=record.partition,
         )
 
+    async def recheck(self, metadata: Metadata) -> None:
+        """See `Rechecking.recheck`.
+
+        Raises:
+            UnauthenticatedError: ``CREDENTIALS_INVALID``.
+        """
+        await self._verified(_credential_in(metadata))
+
     def forget(self, key_id: str) -> None:
         """Drops a key that was revoked here from the cache."""
         self._known.pop(key_id, None)

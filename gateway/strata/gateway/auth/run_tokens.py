@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from strata.gateway.auth.domain import key_id_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.registry import RUN_FOLLOW_SERVICE
 from strata.protocol.errors import Reason, UnauthenticatedError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller
-from strata.shared.interceptors.auth import AUTHORIZATION_KEY, Authenticator, Metadata, bearer
+from strata.shared.interceptors.auth import (
+    AUTHORIZATION_KEY,
+    Authenticator,
+    Metadata,
+    Rechecking,
+    bearer,
+)
 from strata.shared.interceptors.pipeline import ServedMethod, not_built
 from strata.shared.scopes import Scope
 
@@ -27,6 +35,10 @@ _FOLLOWING = frozenset({Scope.RUN.value, Scope.READ.value, Scope.APPROVE.value})
 """Scopes with which a client may follow runs."""
 
 
+class KeyAuthenticator(Authenticator, Rechecking, Protocol):
+    """Authenticates callers by API key, and rechecks the keys of open streams."""
+
+
 class RunTokenAuthenticator:
     """Accepts the internal token of a run for a few methods, and API keys for all others.
 
@@ -39,7 +51,9 @@ class RunTokenAuthenticator:
         limiter: Limits the rate of calls per key, including the calls of its runs.
     """
 
-    def __init__(self, keys: Authenticator, verifier: TokenVerifier, limiter: RateLimiter) -> None:
+    def __init__(
+        self, keys: KeyAuthenticator, verifier: TokenVerifier, limiter: RateLimiter
+    ) -> None:
         self._keys = keys
         self._verifier = verifier
         self._limiter = limiter
@@ -63,6 +77,11 @@ class RunTokenAuthenticator:
             )
         self._limiter.take(caller.principal)
         return caller
+
+    async def recheck(self, metadata: Metadata) -> None:
+        """See `Rechecking.recheck`. Internal tokens end with the call that they were issued for."""
+        if not _is_token(metadata):
+            await self._keys.recheck(metadata)
 
     async def _gateway(self, method: ServedMethod, metadata: Metadata) -> Caller:
         """Authenticates another gateway that follows a run, and returns its caller."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
-from strata.protocol.errors import Reason, UnauthenticatedError
+from strata.protocol.errors import Reason, StrataError, UnauthenticatedError
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, current, use
 from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
+from strata.shared.logs import get_logger
 
 AUTHORIZATION_KEY = "authorization"
+RECHECK_S = 10.0
+"""Seconds between two checks of the credentials of an open stream."""
 
 Metadata = Mapping[str, str | bytes]
+
+_log = get_logger(__name__)
 
 
 class Authenticator(Protocol):
@@ -25,6 +32,19 @@ class Authenticator(Protocol):
         Raises:
             UnauthenticatedError: Credentials are missing or wrong.
             PermissionDeniedError: The credentials do not allow this method.
+        """
+        ...
+
+
+@runtime_checkable
+class Rechecking(Protocol):
+    """An authenticator whose credentials may be withdrawn while a stream is open."""
+
+    async def recheck(self, metadata: Metadata) -> None:
+        """Checks that credentials that were accepted are still valid.
+
+        Raises:
+            UnauthenticatedError: They were revoked, or have expired.
         """
         ...
 
@@ -95,20 +115,75 @@ def bearer(metadata: Metadata) -> str:
 
 
 class Authenticate:
-    """Puts the verified caller into the context; health and reflection need none."""
+    """Puts the verified caller into the context; health and reflection need none.
+
+    A stream ends when its credentials are no longer valid, if the authenticator can tell.
+    """
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
+        self._recheck = authenticator.recheck if isinstance(authenticator, Rechecking) else None
 
     def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the authenticated call."""
         if method.infrastructure:
             return proceed
         authenticate = self._authenticator.authenticate
+        recheck = self._recheck if method.shape.streaming else None
 
         async def run(call: ServerCall) -> Any:
             call.caller = await authenticate(method, call.metadata)
             with use(current().with_caller(call.caller)):
-                return await proceed(call)
+                if recheck is None:
+                    return await proceed(call)
+                return await _Rechecked(partial(recheck, call.metadata)).run(proceed(call))
 
         return run
+
+
+class _Rechecked:
+    """Runs a stream, and ends it when its credentials are no longer valid.
+
+    Args:
+        recheck: Checks the credentials.
+    """
+
+    def __init__(self, recheck: Callable[[], Awaitable[None]]) -> None:
+        self._recheck = recheck
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(RECHECK_S, self._start)
+        self._check: asyncio.Task[None] | None = None
+        self._refusal: UnauthenticatedError | None = None
+        self._scope = asyncio.timeout(None)
+
+    async def run(self, stream: Awaitable[Any]) -> Any:
+        """Waits for the end of the stream.
+
+        Raises:
+            UnauthenticatedError: The credentials are no longer valid.
+        """
+        try:
+            async with self._scope:
+                return await stream
+        except TimeoutError:
+            if self._refusal is None:
+                raise
+            raise self._refusal from None
+        finally:
+            self._timer.cancel()
+            if self._check is not None:
+                self._check.cancel()
+
+    def _start(self) -> None:
+        self._check = self._loop.create_task(self._check_once())
+
+    async def _check_once(self) -> None:
+        try:
+            await self._recheck()
+        except UnauthenticatedError as error:
+            self._refusal = error
+            self._scope.reschedule(self._loop.time())
+            return
+        except StrataError as error:
+            _log.warning("credentials of a stream not checked", error=repr(error))
+        self._timer = self._loop.call_later(RECHECK_S, self._start)
