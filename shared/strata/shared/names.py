@@ -7,6 +7,7 @@ are identifiers.
 
 from __future__ import annotations
 
+from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.one_line import is_one_line
 
 MAX_NAME_CHARS = 200
@@ -30,4 +31,6 @@ def name_problems(name: str, *, most: int = MAX_NAME_CHARS) -> list[str]:
         problems.append("must be one line without control characters")
     elif name != name.strip():
         problems.append("must not begin or end with a blank")
+    elif name and is_blank(name):
+        problems.append(BLANK)
     return problems

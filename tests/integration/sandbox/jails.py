@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,12 @@ async def started(config: JailConfig | None = None) -> JailSandbox:
 
 
 class Worker:
-    """A sandbox in another process."""
+    """A sandbox in another process.
+
+    Attributes:
+        scratch: Where it makes the scratch folders of calls without namespaces. Those in the folder
+            for temporary files of the machine would be mixed with those of other tests.
+    """
 
     def __init__(self, *, other_user: bool, restricted: bool, **settings: Any) -> None:
         options = {"restricted": restricted, **settings}
@@ -50,6 +57,8 @@ class Worker:
         if other_user or restricted:
             options["interpreter"] = python = interpreter()
         user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if other_user else {}
+        self.scratch = Path(tempfile.mkdtemp(prefix="strata-jail-", dir="/tmp"))
+        self.scratch.chmod(0o1777)
         self._process = subprocess.Popen(
             [python, "-B", str(WORKER), json.dumps(options)],
             stdin=subprocess.PIPE,
@@ -57,6 +66,7 @@ class Worker:
             text=True,
             env={
                 "PATH": "/usr/bin:/bin",
+                "TMPDIR": str(self.scratch),
                 "SERVICE_SECRET": "hunter2",
                 "PYTHONPATH": f"{ROOT}/shared:{ROOT}/services:{ROOT}/clients/python",
             },
@@ -108,6 +118,7 @@ class Worker:
         self._process.stdin.close()
         assert self._process.wait(20) == 0
         self._process.stdout.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 SETUPS = {

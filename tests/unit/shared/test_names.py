@@ -26,7 +26,7 @@ GOOD = [
     "x" * 128,
 ]
 BAD = ["a/b", "a\\b", "a\nb", "a\rb", "a\tb", "a\0b", "a\x1b[31m", "a\x7f", "a\x85b", "a\u2028b"]
-BAD += [" a", "a ", "x" * 1001, "a\u202eb", "\ud800"]
+BAD += [" a", "a ", "x" * 1001, "a\u202eb", "\ud800", "\u200b", "\u3164\ufeff"]
 
 
 def agent(name: str) -> None:
