@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -153,4 +154,21 @@ async def test_an_unavailable_or_broken_server_has_no_findings() -> None:
 
     assert await ask_server(ModelEndpoint("x", "openai", "http://127.0.0.1:9/v1"), "m") == []
     async with HttpServer(serve) as server:
+        assert await ask_server(ModelEndpoint("x", "openai", f"{server.url}/v1"), "m") == []
+
+
+async def test_a_server_that_answers_without_end_has_no_findings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strata.agent_loop.models.probes.SECONDS", 0.1)
+
+    async def serve(_request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, stream=_spaces())
+
+    async def _spaces() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.01)
+
+    async with HttpServer(serve) as server, asyncio.timeout(20):
         assert await ask_server(ModelEndpoint("x", "openai", f"{server.url}/v1"), "m") == []

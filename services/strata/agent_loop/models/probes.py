@@ -159,7 +159,8 @@ async def _read(
 ) -> Mapping[str, Any]:
     """Returns the JSON object at a route; empty if there is none."""
     try:
-        async with client.stream(method, url, json=body) as response:
+        # The client's own time limit is that of each read.
+        async with asyncio.timeout(SECONDS), client.stream(method, url, json=body) as response:
             if response.status_code != httpx2.codes.OK:
                 return {}
             content = b""
@@ -168,7 +169,7 @@ async def _read(
                 if len(content) > _MAX_BYTES:
                     return {}
         return _object(json.loads(content))
-    except (httpx2.HTTPError, ValueError, RecursionError):
+    except (httpx2.HTTPError, TimeoutError, ValueError, RecursionError):
         return {}
 
 
