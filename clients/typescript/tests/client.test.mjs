@@ -78,6 +78,11 @@ test("calls that were refused, and those that may not be repeated, are made once
   const missing = clientOf({ agents: { importAgent: refuse(Code.Unavailable) } });
   await assert.rejects(missing.agents.importAgent((async function* () {})()));
   assert.equal(calls, 2);
+  const creating = clientOf({ agents: { createAgent: refuse(Code.Unavailable) } });
+  await assert.rejects(creating.agents.createAgent({ name: "ann" }));
+  assert.equal(calls, 3);
+  await assert.rejects(creating.agents.createAgent({ name: "ann", requestId: "once" }));
+  assert.equal(calls, 6);
 });
 
 test("a message is sent again with its id until the run is known, which then is resumed", async () => {

@@ -102,7 +102,6 @@ async def test_only_repeatable_methods_are_repeated_and_only_a_few_times(
         await server.stop()
 
 
-@pytest.mark.parametrize("code", [UNAVAILABLE, CANCELLED])
 @pytest.mark.parametrize(("request_id", "calls"), [("", 1), ("once", 3)])
 async def test_a_change_is_repeated_only_with_a_request_id(
     echo: Any, connect: Connect, request_id: str, calls: int
@@ -121,6 +120,7 @@ async def test_a_change_is_repeated_only_with_a_request_id(
     assert server.calls == calls
 
 
+@pytest.mark.parametrize("code", [UNAVAILABLE, CANCELLED])
 async def test_call_succeeds_in_a_later_attempt_and_nothing_is_logged(
     echo: Any, connect: Connect, code: grpc.StatusCode, caplog: pytest.LogCaptureFixture
 ) -> None:

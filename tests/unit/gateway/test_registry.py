@@ -10,6 +10,7 @@ from strata.shared.settings import MIB
 INTERNAL = {
     "RunFollowService",
     "TurnService",
+    "UnfinishedAgentService",
     "ContextService",
     "WindowService",
     "AgentArchiveService",
