@@ -1,7 +1,7 @@
 """Counts the costs of a turn: SQL statements, commits, calls between services.
 
-The product does not depend on it. SQLAlchemy's events report the statements of every engine of the
-process; BEGIN and COMMIT do not pass SQLAlchemy, so they are taken from the driver's query log. A
+The product does not depend on it. Textual statements pass `DatabaseConnection.run`, all others
+SQLAlchemy, whose events report them; BEGIN and COMMIT are taken from the driver's query log. A
 statement outside of a transaction block commits itself. `application_name` identifies the service;
 background work (the search for waiting runs, the indexer) is identified by its empty request
 context.
@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import asyncpg
 import pytest
@@ -26,6 +27,8 @@ from sqlalchemy.pool import Pool
 
 from strata.gateway.runs.events import live_run
 from strata.shared.context import current
+from strata.shared.db.connections import DatabaseConnection, StatementResult
+from strata.shared.db.driver_statements import DriverStatement
 from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS
 from strata.shared.search import result_merge
 from strata.shared.telemetry import Telemetry
@@ -152,26 +155,38 @@ class SqlMeter:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Watches the connections that are made inside the block."""
-        event.listen(Engine, "before_cursor_execute", self._statement)
+        run = DatabaseConnection.run
+
+        async def counted(
+            connection: DatabaseConnection, statement: DriverStatement, values: Mapping[str, object]
+        ) -> StatementResult:
+            self._statement(connection.driver, statement.sql)
+            return await run(connection, statement, values)
+
+        event.listen(Engine, "before_cursor_execute", self._cursor_statement)
         event.listen(Pool, "connect", self._connected)
         try:
-            yield
+            with patch.object(DatabaseConnection, "run", counted):
+                yield
         finally:
-            event.remove(Engine, "before_cursor_execute", self._statement)
+            event.remove(Engine, "before_cursor_execute", self._cursor_statement)
             event.remove(Pool, "connect", self._connected)
 
     def into(self, cost: Cost | None) -> None:
         """Counts into `cost` from now on."""
         self._cost = cost
 
-    def _statement(self, connection: Any, _cursor: Any, sql: str, *_rest: Any) -> None:
+    def _cursor_statement(self, connection: Any, _cursor: Any, sql: str, *_rest: Any) -> None:
+        self._statement(connection.connection.driver_connection, sql)
+
+    def _statement(self, driver: asyncpg.Connection[Any], sql: str) -> None:
         if self._cost is None:
             return
-        service = _service(connection.connection.driver_connection)
+        service = _service(driver)
         is_of_call = bool(current().request_id)
         kind = self._cost.statements if is_of_call else self._cost.background
         kind.append((service, " ".join(sql.split())[:100]))
-        if is_of_call and not connection.connection.driver_connection.is_in_transaction():
+        if is_of_call and not driver.is_in_transaction():
             counted = self._cost.commits if _WRITES.search(sql) else self._cost.reads
             counted[service] += 1
 

@@ -89,6 +89,7 @@ async def test_rolling_back_a_savepoint_keeps_the_rest_of_the_transaction(
         await connection.execute(INSERT, {"n": "3"})
 
     assert await _notes(database) == ["1", "3"]
+    assert database.statistics.connections == 1
 
 
 async def test_a_read_only_block_refuses_writes(database: Database) -> None:

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from asyncpg.connection import LoggedQuery
 from sqlalchemy import event, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, InvalidRequestError
 from sqlalchemy.pool import Pool
 
 from polling import eventually
@@ -143,6 +143,54 @@ async def test_a_single_statement_is_sent_as_one_message(urls: ServiceDatabase) 
     # catalogue.
     assert queries == []
     assert (database.statistics.round_trips, database.statistics.alone) == (2, 2)
+
+
+async def test_statements_are_prepared_again_after_a_change_of_the_schema(
+    urls: ServiceDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=2)
+    owner = await asyncpg.connect(urls.admin_url)
+    all_of = text("SELECT * FROM example.notes WHERE project_id = :project")
+    add = text("INSERT INTO example.notes SELECT :project, :id, '' RETURNING *")
+    try:
+        for number in range(2):
+            values = {"project": P, "id": str(number)}
+            assert (await database.execute(add, values, project_id=P)).rowcount == 1
+            async with database.transaction(project_id=P) as connection:
+                assert (await connection.execute(all_of, {"project": P})).rowcount == number + 1
+                # On another connection.
+                rows = await database.execute(all_of, {"project": P}, project_id=P)
+                assert len(rows.all()) == number + 1
+            await owner.execute(f"ALTER TABLE example.notes ADD added_{number} integer DEFAULT 7")
+
+        row = (await database.execute(all_of, {"project": P}, project_id=P)).all()[0]
+        assert (row.added_0, row.added_1) == (7, 7)
+        assert database.statistics.connections == 2
+    finally:
+        await owner.close()
+        await database.close()
+
+
+async def test_prepared_statements_of_a_connection_are_bounded(urls: ServiceDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1, prepared_statements=3)
+    count = text(
+        "SELECT count(*) AS total FROM pg_prepared_statements WHERE statement LIKE '% AS number'"
+    )
+    try:
+        for number in range(10):
+            rows = await database.system_query(text(f"SELECT {number} AS number"))
+            assert rows[0].number == number
+        assert (await database.system_query(count))[0].total <= 4
+    finally:
+        await database.close()
+
+
+async def test_values_that_are_missing_are_an_error_and_others_are_ignored(
+    database: Database,
+) -> None:
+    await database.execute(NOTES, {"project": P, "other": 1}, project_id=P)
+    with pytest.raises(InvalidRequestError, match="'ids'"):
+        await database.execute(INSERT, {"project": P}, project_id=P)
 
 
 async def test_poolers_without_prepared_statements_get_a_transaction(urls: ServiceDatabase) -> None:

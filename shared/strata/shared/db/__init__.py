@@ -1,5 +1,6 @@
 """PostgreSQL for every service: tenant-bound transactions, page tokens, row-level security."""
 
+from strata.shared.db.connections import StatementResult
 from strata.shared.db.database import Database
 from strata.shared.db.errors import MissingTenantError
 from strata.shared.db.paging import (
@@ -24,6 +25,7 @@ __all__ = [
     "Database",
     "MissingTenantError",
     "Page",
+    "StatementResult",
     "Statistics",
     "decode_page_token",
     "encode_page_token",

@@ -1,6 +1,6 @@
 """Database transactions that are bound to one tenant.
 
-SQLAlchemy provides statements, types and the pool. Transactions are managed here, because their
+SQLAlchemy provides statements and opens connections. Transactions are managed here, because their
 first message does two things: it sends BEGIN and sets the tenant for row-level security. As one
 simple query they take one round trip. The driver is in autocommit mode, so SQLAlchemy sends no
 separate BEGIN, COMMIT or ROLLBACK.
@@ -12,8 +12,8 @@ instead of three, and half the CPU time of PostgreSQL.
 Medians on loopback, two cores, nothing to flush: an empty transaction 0.18 ms, with one SELECT
 0.42 ms, with five 1.07 ms. The three messages of an empty transaction over a bare asyncpg
 connection take 0.09 ms; asyncpg's pool and transaction with a separate statement for the tenant
-take 0.22 ms. SQLAlchemy adds about 0.2 ms to each statement, which is little beside a commit that
-waits for the disk.
+take 0.22 ms. SQLAlchemy added about 0.2 ms to each statement, which is why it only translates them
+now (`connections`).
 """
 
 from __future__ import annotations
@@ -24,33 +24,39 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import asyncpg
-from sqlalchemy import CursorResult, Row, TextClause, TextualSelect, event, text
+from sqlalchemy import Row, TextClause, TextualSelect, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
 
 from strata.protocol.errors import InternalError
 from strata.shared import context
+from strata.shared.db.connections import (
+    DatabaseConnection,
+    StatementResult,
+    StatementsOfDatabase,
+)
 from strata.shared.db.driver_connection import DriverConnection
+from strata.shared.db.driver_statements import DriverStatement, DriverStatements
 from strata.shared.db.errors import (
     MissingTenantError,
     as_strata_error,
     is_lost_connection,
+    is_outdated,
     pool_exhausted,
     unavailable,
     was_not_sent,
 )
-from strata.shared.db.policies import SHARED_SCHEMA, TENANT_SETTING, TENANT_TYPE
+from strata.shared.db.policies import TENANT_SETTING
 from strata.shared.db.statement_spans import statement_span
-from strata.shared.db.statements import with_tenant
 from strata.shared.db.statistics import Statistics
 from strata.shared.fair_slots import ANY_NUMBER, SHARE, FairSlots, Slot
 from strata.shared.logs import get_logger
@@ -68,28 +74,37 @@ _CONNECT_SECONDS = 10.0
 # Work of the system counts as that of one more project.
 _NO_TENANT = ""
 _PING = text("SELECT 1")
-_KNOWS_TENANT_TYPE = "strata knows the type of a tenant"
 
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Session:
-    """A connection in use, with the driver's connection beneath it and its project's slot."""
+    """A connection in use, with its project's slot."""
 
-    connection: AsyncConnection
-    driver: asyncpg.Connection[Any]
+    connection: DatabaseConnection
     slot: Slot
+
+    @property
+    def driver(self) -> asyncpg.Connection[Any]:
+        """The driver's connection beneath it."""
+        return self.connection.driver
+
+
+@dataclass(slots=True)
+class _IdleConnections:
+    """The open connections that are not in use, in the order of their last use.
+
+    A database and its views share them. SQLAlchemy's pool counts them as in use: to give one back
+    and to take it out again would cost as much as a statement.
+    """
+
+    connections: list[DatabaseConnection] = field(default_factory=list)
+    closed: bool = False
 
 
 def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _driver(connection: AsyncConnection) -> asyncpg.Connection[Any]:
-    pooled = connection.sync_connection
-    assert pooled is not None
-    return cast("asyncpg.Connection[Any]", pooled.connection.driver_connection)
 
 
 class Database:
@@ -137,9 +152,6 @@ class Database:
         # A pooler that keeps no prepared statements prepares and executes one for the same
         # connection of the server only inside a transaction.
         self._may_run_alone = prepared_statements > 0
-        self._with_tenant: WeakKeyDictionary[
-            TextClause | TextualSelect, TextClause | TextualSelect
-        ] = WeakKeyDictionary()
         # Without it, a project whose calls wait for a lock, or of which there are many, would keep
         # all connections from the others. Calls are limited where they are accepted.
         self._slots = FairSlots(pool_size, "database connections", share=share, queue=ANY_NUMBER)
@@ -161,6 +173,14 @@ class Database:
                 "client_connection_check_interval": "2000",
             },
         )
+        self._statements = StatementsOfDatabase(
+            DriverStatements(self._engine.dialect),
+            self.statistics,
+            prepared_statements,
+            unique_statement_name,
+        )
+        # The connection used last is used next, so that surplus ones of a burst become idle.
+        self._idle = _IdleConnections()
         event.listen(self._engine.sync_engine, "handle_error", _keep_when_cancelled)
         event.listen(self._engine.sync_engine.pool, "connect", self._count_connection)
 
@@ -178,7 +198,7 @@ class Database:
     @property
     def connections_in_use(self) -> int:
         """Number of connections in use."""
-        return self._pool.checkedout()
+        return self._pool.checkedout() - len(self._idle.connections)
 
     @property
     def _pool(self) -> QueuePool:
@@ -256,7 +276,7 @@ class Database:
         *,
         project_id: str | None = None,
         read_only: bool = False,
-    ) -> CursorResult[Any]:
+    ) -> StatementResult:
         """Runs one statement of one project as a separate transaction.
 
         It is atomic, without BEGIN and COMMIT. A caller that is
@@ -275,12 +295,9 @@ class Database:
         bound = {**values, name: tenant}
         if not self._may_run_alone:
             async with self.transaction(project_id=tenant, read_only=read_only) as connection:
-                return await connection.execute(statement, bound)
-        if statement not in self._with_tenant:
-            self._with_tenant[statement] = with_tenant(statement, name)
-        return await self._run_alone(
-            self._with_tenant[statement], bound, tenant=tenant, read_only=read_only
-        )
+                return await _own(connection).run(self._statements.translated.of(statement), bound)
+        alone = self._statements.translated.of(statement, name)
+        return await self._run_alone(alone, bound, tenant=tenant, read_only=read_only)
 
     async def query(
         self, statement: TextClause | TextualSelect, **values: object
@@ -298,15 +315,16 @@ class Database:
 
     async def system_execute(
         self, statement: TextClause, values: Mapping[str, object] | None = None
-    ) -> CursorResult[Any]:
+    ) -> StatementResult:
         """Runs one statement without a tenant as a separate transaction; see `execute`.
 
         It sees what `system_transaction` sees. Raises as `transaction` does.
         """
+        plain = self._statements.translated.of(statement)
         if not self._may_run_alone:
             async with self.system_transaction() as connection:
-                return await connection.execute(statement, values)
-        return await self._run_alone(statement, values, read_only=False)
+                return await _own(connection).run(plain, values or {})
+        return await self._run_alone(plain, values or {}, read_only=False)
 
     async def system_query(
         self, statement: TextClause, values: Mapping[str, object] | None = None
@@ -316,10 +334,11 @@ class Database:
         It runs outside of a transaction: one round trip instead of three. Use it for queries that
         are repeated often, such as polls. Raises as `transaction` does.
         """
+        plain = self._statements.translated.of(statement)
         if not self._may_run_alone:
             async with self.system_transaction(read_only=True) as connection:
-                return (await connection.execute(statement, values)).all()
-        return (await self._run_alone(statement, values, read_only=True)).all()
+                return (await _own(connection).run(plain, values or {})).all()
+        return (await self._run_alone(plain, values or {}, read_only=True)).all()
 
     def _tenant(self, project_id: str | None) -> str:
         """Returns the project that a transaction is bound to: by default that of the call."""
@@ -340,28 +359,28 @@ class Database:
 
     async def _run_alone(
         self,
-        statement: TextClause | TextualSelect,
-        values: Mapping[str, object] | None,
+        statement: DriverStatement,
+        values: Mapping[str, object],
         *,
         read_only: bool,
         tenant: str = _NO_TENANT,
-    ) -> CursorResult[Any]:
+    ) -> StatementResult:
         for may_repeat in (True, False):
             session = await self._checkout(tenant)
             try:
                 if tenant != _NO_TENANT:
-                    await _learn_tenant_type(session)
-                result = await session.connection.execute(statement, values)
+                    await session.connection.learn_tenant_type()
+                result = await session.connection.run(statement, values)
             except BaseException as error:
-                await self._uninterrupted(self._release(session))
+                await self._release(session)
                 is_harmless = is_lost_connection if read_only else was_not_sent
-                if may_repeat and is_harmless(error):
+                if may_repeat and (is_harmless(error) or is_outdated(error)):
                     continue
                 strata_error = as_strata_error(error)
                 if strata_error is None:
                     raise
                 raise strata_error from error
-            await self._uninterrupted(self._release(session))
+            await self._release(session)
             self.statistics.alone += 1
             return result
         raise unavailable()
@@ -376,14 +395,17 @@ class Database:
 
     async def close(self) -> None:
         """Closes all connections, after those in use have been returned."""
+        self._idle.closed = True
         if self._releases:
             await asyncio.wait(self._releases, timeout=_RELEASE_SECONDS)
+        while self._idle.connections:
+            await self._idle.connections.pop().close()
         await self._engine.dispose()
 
     @asynccontextmanager
     async def _run(
         self, begin: str, tenant: str, *, long: bool = False
-    ) -> AsyncIterator[AsyncConnection]:
+    ) -> AsyncIterator[DatabaseConnection]:
         if not long and "READ ONLY" not in begin:
             begin += f"; SET LOCAL idle_in_transaction_session_timeout = {self._hung_ms}"
         session = await self._begin(begin, tenant)
@@ -451,13 +473,14 @@ class Database:
 
     async def _connection(self, slot: Slot) -> _Session:
         try:
-            while True:
-                connection = await self._engine.connect()
-                session = _Session(connection, _driver(connection), slot)
-                if not session.driver.is_closed():
-                    return session
-                await connection.invalidate()
-                await connection.close()
+            while self._idle.connections:
+                connection = self._idle.connections.pop()
+                if not connection.driver.is_closed():
+                    return _Session(connection, slot)
+                await self._close(connection)
+            connection = DatabaseConnection(self._engine, self._statements)
+            await connection.open()
+            return _Session(connection, slot)
         except Exception as error:
             # While connecting, any error of the operating system is one of the database.
             strata_error = unavailable() if isinstance(error, OSError) else as_strata_error(error)
@@ -496,17 +519,39 @@ class Database:
             await self._release(session)
 
     async def _release(self, session: _Session) -> None:
-        """Returns the connection to the pool if the server confirmed that no transaction is open.
+        """Makes the connection idle if the server confirmed that no transaction is open.
 
-        Otherwise it is discarded, so that the next user cannot get a transaction of another tenant.
+        Otherwise it is closed, so that the next user cannot get a transaction of another tenant.
         """
+        connection = session.connection
+        if connection.is_unused and not self._idle.closed:
+            self._idle.connections.append(connection)
+            session.slot.release()
+        else:
+            await self._uninterrupted(self._put_away(session))
+
+    async def _put_away(self, session: _Session) -> None:
+        driver, connection = session.driver, session.connection
         try:
-            if session.driver.is_closed() or session.driver.is_in_transaction():
-                session.driver.terminate()
-                await session.connection.invalidate()
-            await session.connection.close()
+            if not (driver.is_closed() or driver.is_in_transaction() or connection.invalidated):
+                # Ends what SQLAlchemy has begun for a savepoint; the server has no part in it.
+                with suppress(SQLAlchemyError):
+                    await connection.rollback()
+            if not connection.is_unused:
+                driver.terminate()
+                await self._close(connection)
+            elif self._idle.closed:
+                await connection.close()
+            else:
+                self._idle.connections.append(connection)
         finally:
             session.slot.release()
+
+    @staticmethod
+    async def _close(connection: DatabaseConnection) -> None:
+        """Makes SQLAlchemy forget a connection that is closed."""
+        await connection.invalidate()
+        await connection.close()
 
     async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` to its end even if the caller is cancelled meanwhile."""
@@ -540,18 +585,9 @@ class Database:
         self.statistics.connections += 1
 
 
-async def _learn_tenant_type(session: _Session) -> None:
-    """Configures the driver to send a tenant as text, once for each connection.
-
-    Without that the driver would read the type from the catalogue, in three statements that take
-    much longer than this one.
-    """
-    pooled = session.connection.sync_connection
-    assert pooled is not None
-    if _KNOWS_TENANT_TYPE not in pooled.info:
-        name = TENANT_TYPE.removeprefix(f"{SHARED_SCHEMA}.")
-        await session.driver.set_builtin_type_codec(name, schema=SHARED_SCHEMA, codec_name="text")
-        pooled.info[_KNOWS_TENANT_TYPE] = True
+def _own(connection: AsyncConnection) -> DatabaseConnection:
+    assert isinstance(connection, DatabaseConnection)
+    return connection
 
 
 def _keep_when_cancelled(failure: ExceptionContext) -> None:
@@ -574,8 +610,6 @@ def _engine(
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=pool_timeout,
-        # The connection used last is used next, so that surplus ones of a burst become idle.
-        pool_use_lifo=True,
         # `_release` ensures that no transaction is open; a reset would cost a round trip.
         pool_reset_on_return=None,
         json_serializer=_to_json,

@@ -38,6 +38,8 @@ _CONFLICT = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
 )
+# The server or the driver holds a form of a statement that does not fit the schema any more.
+_OUTDATED = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 # PostgreSQL stores every character but NUL, in text and in jsonb.
 _UNSTORABLE = (
     asyncpg.CharacterNotInRepertoireError,
@@ -53,9 +55,12 @@ class MissingTenantError(InternalError):
 
 def driver_error(error: BaseException) -> BaseException:
     """Returns the driver's error, unwrapped from that of SQLAlchemy."""
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        return error.orig.__cause__ or error.orig
-    return error
+    if not isinstance(error, DBAPIError) or error.orig is None:
+        return error
+    if isinstance(error.orig, asyncpg.PostgresError | asyncpg.InterfaceError):
+        return error.orig
+    # A statement that passed SQLAlchemy.
+    return error.orig.__cause__ or error.orig
 
 
 def is_lost_connection(error: BaseException) -> bool:
@@ -74,6 +79,14 @@ def was_not_sent(error: BaseException) -> bool:
         return "connection is closed" in str(cause)
     # Sent by the server to a session that waits for its next statement.
     return isinstance(cause, asyncpg.IdleSessionTimeoutError)
+
+
+def is_outdated(error: BaseException) -> bool:
+    """Returns whether a change of the schema has made a prepared statement invalid.
+
+    The statement was refused, so it took no effect; it succeeds when it is prepared again.
+    """
+    return isinstance(driver_error(error), _OUTDATED)
 
 
 def unavailable() -> UnavailableError:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, TextClause, TextualSelect, text
+from sqlalchemy import TextClause, TextualSelect, text
 
 from strata.gateway.runs.domain.chains import AskedRun, Chain, ChainLink, Wait
 from strata.gateway.runs.domain.states import OPEN_STATES, RunState
 from strata.protocol.errors import NotFoundError, Reason
-from strata.shared.db import Database
+from strata.shared.db import Database, StatementResult
 
 _OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
 
@@ -74,7 +74,7 @@ class PostgresChains:
 
     async def _read(
         self, statement: TextClause | TextualSelect, values: Mapping[str, Any]
-    ) -> CursorResult[Any]:
+    ) -> StatementResult:
         """Runs one SELECT of the project that `values` name."""
         project_id: str = values["project_id"]
         return await self._database.execute(
