@@ -103,7 +103,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         UnavailableError: The database cannot be reached.
         ValueError: The signing key or the pepper is not configured.
     """
-    signer = TokenSigner(settings.private_key(), clock=wiring.clock)
+    signer = TokenSigner(settings.private_key(), clock=wiring.clock, verifier=wiring.verifier)
     hasher = Hasher(settings.pepper())
     opened = await _open_partitions(settings, wiring, stack)
     first = opened[DEFAULT_PARTITION]

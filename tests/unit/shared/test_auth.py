@@ -204,6 +204,42 @@ def test_a_verified_token_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verifier.verify(token) is first
 
 
+def test_a_token_of_the_own_process_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    verifier = TokenVerifier(PUBLIC)
+    signer = TokenSigner(PRIVATE, verifier=verifier)
+    token = signer.mint("o", "p", "k", {"b", "a"}, run_id="run-1", partition="two")
+    elsewhere = TokenVerifier(PUBLIC).verify(token)
+    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("the token is decoded"))
+    assert verifier.verify(token) == elsewhere
+    with pytest.raises(pytest.fail.Exception, match="decoded"):
+        verifier.verify(_other_tenant(token))
+
+
+def test_a_token_of_the_own_process_expires_and_is_revoked_with_its_key() -> None:
+    clock = ManualClock()
+    verifier = TokenVerifier(PUBLIC, clock=clock)
+    signer = TokenSigner(PRIVATE, clock=clock, verifier=verifier)
+    token = signer.mint("o", "p", "k", (), ttl=timedelta(minutes=1))
+    clock.advance(121 + CLOCK_LEEWAY_S)
+    refused(verifier, token)
+
+    token = signer.mint("o", "p", "k", ())
+    verifier.verify(token)
+    verifier.replace_keys(generate_key_pair()[1])
+    refused(verifier, token)
+    refused(verifier, signer.mint("o", "p", "another", ()))
+
+
+def test_the_own_process_does_not_accept_wrong_claims_either() -> None:
+    clock, ahead = ManualClock(), ManualClock()
+    ahead.advance(120)
+    verifier = TokenVerifier(PUBLIC, clock=clock)
+    refused(verifier, TokenSigner(PRIVATE, clock=ahead, verifier=verifier).mint("o", "p", "k", ()))
+    refused(verifier, TokenSigner(PRIVATE, clock=clock, verifier=verifier).mint("o", "", "k", ()))
+    huge = TokenSigner(PRIVATE, clock=clock, verifier=verifier).mint("o", "p", "k" * 5000, ())
+    refused(verifier, huge)
+
+
 def test_keys_of_another_kind_are_refused() -> None:
     other = ec.generate_private_key(ec.SECP256R1())
     private = other.private_bytes(
