@@ -8,9 +8,25 @@ import pytest
 from openai import AsyncOpenAI
 
 from doubles.bench import LOOKUP, Bench, collect, request
-from doubles.script import Call, Fault, ModelCall, Reply, Responder, Step, call, say
+from doubles.script import (
+    Call,
+    Fault,
+    ModelCall,
+    Reply,
+    Responder,
+    Step,
+    call,
+    cut,
+    overflow,
+    overloaded,
+    rate_limited,
+    say,
+    server_error,
+    unauthorized,
+)
 from strata.agent_loop.domain.model.chat import ChatMessage, ModelReply, ToolCall
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.openai_api.chat_completions import OpenAiChatModel
 from strata.agent_loop.models.streaming import RetryPolicy
 
@@ -114,6 +130,53 @@ async def test_openai_itself_gets_strict_schemas_and_invented_nulls_are_removed(
     assert function["parameters"]["properties"]["limit"]["type"] == ["integer", "null"]
     assert body["max_completion_tokens"] == 9
     assert server.violations == []
+
+
+async def test_later_requests_have_the_address_and_the_headers_of_the_first(
+    openai_bench: Bench,
+) -> None:
+    """The SDK builds the first request of a model; the others repeat what does not change."""
+    server, model = openai_bench.server, openai_bench.model()
+    server.script(say("1"), say("2"), say("3"))
+    for text in ("short", "a longer question: \u4e2d\U0001f600", "short"):
+        await collect(model, replace(request(), messages=[ChatMessage.user(text)]))
+    first, second, third = server.requests
+    assert first.path == second.path == third.path
+    assert dict(first.headers) == dict(third.headers)
+    changed = dict(set(second.headers.items()) ^ set(first.headers.items()))
+    assert changed.keys() == {"content-length"}
+    assert second.body["messages"][-1]["content"].endswith("\u4e2d\U0001f600")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        unauthorized(),
+        overloaded(),
+        rate_limited(retry_after=9.0),
+        server_error(),
+        overflow("openai"),
+        unsupported("seed"),
+        Fault(404, "no such model", body={"detail": "gone"}),
+        cut(2),
+    ],
+)
+async def test_later_requests_fail_with_the_errors_of_the_first(
+    openai_bench: Bench, fault: Step
+) -> None:
+    errors = []
+    for earlier in (0, 1):
+        openai_bench.server.script(*[say("ok")] * earlier, fault)
+        async with ModelFactory(RetryPolicy(1)) as factory:
+            model = factory.model(openai_bench.settings())
+            for _ in range(earlier):
+                await collect(model, request())
+            with pytest.raises(ModelError) as raised:
+                await collect(model, request())
+        errors.append(raised.value)
+    first, later = errors
+    assert vars(first) == vars(later)
+    assert str(first) == str(later)
 
 
 OLD, NEW = "max_tokens", "max_completion_tokens"

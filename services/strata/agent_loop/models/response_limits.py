@@ -69,7 +69,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
         size, tail = 0, b""
         async for chunk in self._stream:
             size += len(chunk)
-            if self._by_event:
+            if self._by_event and chunk.endswith(_ENDS):
+                size, tail = 0, b""
+            elif self._by_event:
                 # The end of an event may be divided between two chunks.
                 seen = tail + chunk
                 end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in _ENDS)

@@ -156,19 +156,36 @@ class StreamLimits:
     """Enforces the time limits of one request.
 
     The limit is applied to each wait, never around a `yield`: a timeout that spans a `yield` of an
-    asynchronous generator would cancel the wrong task.
+    asynchronous generator would cancel the wrong task. One timer serves all waits of a request,
+    since a reply can have thousands of events.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
-        start = asyncio.get_running_loop().time()
-        self._first = start + min(timeouts.first_event, timeouts.total)
+        self._loop = asyncio.get_running_loop()
+        start = self._loop.time()
         self._end = start + timeouts.total
         self._timeouts = timeouts
-        self._started = False
+        self._started = self._expired = self._cancelled = False
+        self._waiting: asyncio.Task[Any] | None = None
+        first = start + min(timeouts.first_event, timeouts.total)
+        self._timer = self._loop.call_at(first, self._expire)
 
     def mark_started(self) -> None:
         """Switches to the total limit, since the first event has arrived."""
-        self._started = True
+        if not self._started:
+            self._started, self._expired = True, False
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._end, self._expire)
+
+    def close(self) -> None:
+        """Stops the timer."""
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._expired = True
+        if self._waiting is not None:
+            self._cancelled = True
+            self._waiting.cancel()
 
     async def wait(self, awaitable: Awaitable[T]) -> T:
         """Awaits within the current limit.
@@ -176,11 +193,28 @@ class StreamLimits:
         Raises:
             ModelError: TIMEOUT, if the limit passes.
         """
+        task = asyncio.current_task()
+        assert task is not None
+        earlier = task.cancelling()
+        self._waiting = task
+        if self._expired:
+            self._loop.call_soon(self._expire)
         try:
-            async with asyncio.timeout_at(self._end if self._started else self._first):
-                return await awaitable
-        except TimeoutError as error:
-            raise ModelError(ModelErrorKind.TIMEOUT, self._message()) from error
+            return await awaitable
+        except asyncio.CancelledError as error:
+            # As in `asyncio.timeout`: somebody else may have cancelled the task as well.
+            if self._cancelled and self._take_back(task) <= earlier:
+                raise ModelError(ModelErrorKind.TIMEOUT, self._message()) from error
+            raise
+        finally:
+            self._waiting = None
+            if self._cancelled:
+                self._take_back(task)
+
+    def _take_back(self, task: asyncio.Task[Any]) -> int:
+        """Takes the own cancellation of a task back; returns how many others it has."""
+        self._cancelled = False
+        return task.uncancel()
 
     def _message(self) -> str:
         if self._started:
@@ -270,7 +304,11 @@ class StreamedModel(ABC, Generic[EventT]):
 
     async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         limits = StreamLimits(self._settings.timeouts)
-        raw = await self._open(request, limits)
+        try:
+            raw = await self._open(request, limits)
+        except BaseException:
+            limits.close()
+            raise
         reply = self._new_reply()
         received = 0
         try:
@@ -284,6 +322,7 @@ class StreamedModel(ABC, Generic[EventT]):
                 if reply.size.full or reply.ended:
                     break
         finally:
+            limits.close()
             await raw.close()
         final = self._finish(reply, request)
         yield UsageEvent(final.usage)

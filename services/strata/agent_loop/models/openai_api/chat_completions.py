@@ -10,7 +10,6 @@ import httpx2
 from openai import (
     APIStatusError,
     AsyncOpenAI,
-    AsyncStream,
     DefaultAsyncHttpxClient,
     NotFoundError,
     Omit,
@@ -46,6 +45,7 @@ from strata.agent_loop.models.json_fields import (
 )
 from strata.agent_loop.models.openai_api import chat_completions_wire as openai_wire
 from strata.agent_loop.models.openai_api.errors import to_model_error
+from strata.agent_loop.models.openai_api.json_events import JsonEvents, RepeatedRequest
 from strata.agent_loop.models.refused_parameters import RefusalMemory, log_refusal
 from strata.agent_loop.models.response_limits import bounded_client
 from strata.agent_loop.models.streaming import (
@@ -169,23 +169,34 @@ class OpenAiModel(StreamedModel[JsonFields]):
         super().__init__(settings, retry or RetryPolicy(), redactor)
         self._client = client
         self._official = is_official(str(client.base_url))
+        self._repeated: RepeatedRequest | None = None
 
-    async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
+    async def _send(self, body: dict[str, Any]) -> JsonEvents:
+        if self._repeated is not None:
+            return await self._repeated.send(body)
         timeouts = self._settings.timeouts
         # Not `chat.completions.create` or `responses.create`, which validate the request and each
         # chunk of the reply against their types: 0.3 ms of CPU each. Both are plain JSON here.
-        return await self._client.post(
+        events = await self._client.post(
             self._path,
             cast_to=object,
             body=body,
             options={"timeout": httpx2.Timeout(timeouts.total, connect=timeouts.connect)},
             stream=True,
-            stream_cls=AsyncStream[object],
+            stream_cls=JsonEvents,
         )
+        response = events.response
+        first = response.history[0].request if response.history else response.request
+        self._repeated = RepeatedRequest(self._client, first)
+        return events
 
     async def _next(self, raw: EventStream, limits: StreamLimits) -> JsonFields | None:
+        events = cast("JsonEvents", raw)
         try:
-            return object_in(await limits.wait(raw.__anext__()))
+            # Events that have arrived together are read without a wait and its time limit.
+            while not events.ready:
+                await limits.wait(events.read())
+            return object_in(events.pop())
         except StopAsyncIteration:
             return None
         except (OpenAIError, httpx2.HTTPError, ValueError, RecursionError) as error:
@@ -236,7 +247,7 @@ class OpenAiChatModel(OpenAiModel):
     def _new_reply(self) -> ReplyBuilder[JsonFields]:
         return _ReplyBuilder()
 
-    async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
+    async def _open(self, request: ModelRequest, limits: StreamLimits) -> JsonEvents:
         adaptation, renamed = self._adaptations.learnt(self._settings, self._assumed), None
         limited = bool(request.max_tokens or self._settings.max_tokens)
         while True:
@@ -332,6 +343,13 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
         return self._take_delta(object_in(choices[0].get("delta")))
 
     def _take_delta(self, delta: JsonFields) -> list[ModelEvent]:
+        if len(delta) == 1 and not self._thinking and type(delta.get("content")) is str:
+            # Nearly every piece of a text.
+            piece = self.size.take(delta["content"])
+            if not piece:
+                return []
+            self._text.append(piece)
+            return [TextDelta(piece)]
         events: list[ModelEvent] = []
         # The two fields in which compatible servers show reasoning; OpenAI itself shows none.
         shown = text_of(delta, "reasoning_content") or text_of(delta, "reasoning")

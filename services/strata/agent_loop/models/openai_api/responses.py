@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import httpx2
-from openai import AsyncOpenAI, AsyncStream, OpenAIError
+from openai import AsyncOpenAI, OpenAIError
 
 from strata.agent_loop.domain.model.chat import (
     ChatModel,
@@ -37,6 +37,7 @@ from strata.agent_loop.models.openai_api.chat_completions import (
     refuses_parameter,
 )
 from strata.agent_loop.models.openai_api.errors import to_model_error
+from strata.agent_loop.models.openai_api.json_events import JsonEvents
 from strata.agent_loop.models.refused_parameters import RefusalMemory, log_refusal
 from strata.agent_loop.models.streaming import ReplyBuilder, RetryPolicy, StreamLimits
 from strata.shared.usage import Usage
@@ -89,7 +90,7 @@ class ResponsesModel(OpenAiModel):
     def _new_reply(self) -> ReplyBuilder[JsonFields]:
         return _ReplyBuilder()
 
-    async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
+    async def _open(self, request: ModelRequest, limits: StreamLimits) -> JsonEvents:
         learnt = self._learnt.learnt(self._settings, responses_wire.Learnt)
         while True:
             body = responses_wire.build(request, self._settings, learnt, official=self._official)
