@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -100,14 +100,25 @@ def current() -> RequestContext:
     return _current.get()
 
 
-@contextmanager
-def use(context: RequestContext) -> Iterator[RequestContext]:
+class _Use:
+    """A class and not a generator: three interceptors of every call have such a block."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> RequestContext:
+        self._token = _current.set(self._context)
+        return self._context
+
+    def __exit__(self, *_error: object) -> None:
+        _current.reset(self._token)
+
+
+def use(context: RequestContext) -> AbstractContextManager[RequestContext]:
     """Makes `context` the current one for the block and everything awaited in it."""
-    token = _current.set(context)
-    try:
-        yield context
-    finally:
-        _current.reset(token)
+    return _Use(context)
 
 
 def require_caller() -> Caller:

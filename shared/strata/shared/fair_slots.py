@@ -8,7 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
-from weakref import WeakSet
+from weakref import ref
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import calling_project
@@ -57,14 +57,18 @@ class ProjectUse:
         self._taken: Counter[str] = Counter()
         self._taken_before: Counter[str] = Counter()
         self._period_end = now() + _RECENT_S
-        self._kinds: WeakSet[FairSlots] = WeakSet()
+        # Not a WeakSet, whose iteration costs more than the rest of a release.
+        self._kinds: list[ref[FairSlots]] = []
 
     def add(self, slots: FairSlots) -> None:
         """Adds a kind of slots, whose waiters are looked at when a slot of another kind is free."""
-        self._kinds.add(slots)
+        self._kinds.append(ref(slots, self._kinds.remove))
 
     def gives_way(self, project: str) -> bool:
         """Returns whether a project with less than half as many recent slots holds one now."""
+        # Every call asks; usually only its own project holds slots.
+        if len(self._held) <= (project in self._held):
+            return False
         taken = self._recently_taken(project)
         return any(
             2 * self._recently_taken(other) < taken for other in self._held if other != project
@@ -87,8 +91,9 @@ class ProjectUse:
         self._held[project] -= 1
         if not self._held[project]:
             del self._held[project]
-            for slots in list(self._kinds):
-                if slots is not of:
+            for kind in tuple(self._kinds):
+                slots = kind()
+                if slots is not None and slots is not of and slots.has_waiters:
                     slots.hand_out()
 
     def _recently_taken(self, project: str) -> int:
@@ -196,6 +201,11 @@ class FairSlots:
         """Returns how many waiters a project has."""
         return len(self._waiting.get(project_id, ()))
 
+    @property
+    def has_waiters(self) -> bool:
+        """Whether any project waits for a slot."""
+        return bool(self._waiting)
+
     def slot(self, project_id: str | None = None) -> Slot:
         """Returns a slot, which ``async with`` waits for and holds while the block lasts.
 
@@ -254,13 +264,16 @@ class FairSlots:
             raise
 
     def _note(self, project: str) -> None:
+        if self._most_beside_others == self._most:
+            # Nothing depends on who asked lately.
+            return
         self._recent.pop(project, None)
         self._recent[project] = self._now()
         while len(self._recent) > _RECENT_PROJECTS:
             del self._recent[next(iter(self._recent))]
 
     def _may_have(self, project: str) -> bool:
-        if self._used >= self._slots or self.held(project) >= self._limit(project):
+        if self._used >= self._slots or self._held.get(project, 0) >= self._limit(project):
             return False
         return self._give_way_s is None or not self._gives_way(project, self._give_way_s)
 
@@ -291,13 +304,15 @@ class FairSlots:
     def _limit(self, project: str) -> int:
         if self._most_beside_others == self._most:
             return self._most
+        if len(self._recent) <= (project in self._recent):
+            return self._most
         earliest = self._now() - _RECENT_S
         others = (when for other, when in self._recent.items() if other != project)
         return self._most_beside_others if max(others, default=0.0) > earliest else self._most
 
     def _take(self, project: str) -> None:
         self._used += 1
-        self._held[project] = self.held(project) + 1
+        self._held[project] = self._held.get(project, 0) + 1
         self._turn += 1
         self._served[project] = self._turn
         if self._give_way_s is not None:
@@ -310,7 +325,8 @@ class FairSlots:
         self._held[project] -= 1
         if self._give_way_s is not None:
             self._use.release(project, self)
-        self.hand_out()
+        if self._waiting:
+            self.hand_out()
         self._tidy(project)
 
     def hand_out(self) -> None:
@@ -333,10 +349,10 @@ class FairSlots:
 
     def _tidy(self, project: str) -> None:
         """Forgets a project that neither holds nor waits: the number of projects is unlimited."""
-        if not self.waiting(project):
+        if not self._waiting.get(project):
             self._waiting.pop(project, None)
             self._gave_way.pop(project, None)
-            if not self.held(project):
+            if not self._held.get(project):
                 self._held.pop(project, None)
                 self._served.pop(project, None)
 

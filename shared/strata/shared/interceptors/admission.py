@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
@@ -37,9 +36,8 @@ class Slots:
         self._taken = 0
         self._taken_of_project: Counter[str] = Counter()
 
-    @contextmanager
-    def take(self, project: str) -> Iterator[None]:
-        """Takes a slot for the time of the block.
+    def take(self, project: str) -> AbstractContextManager[None]:
+        """Takes a slot, which the end of the block gives back.
 
         Args:
             project: The project that it counts for; empty for none.
@@ -56,13 +54,14 @@ class Slots:
             )
         self._taken += 1
         self._taken_of_project[project] += 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
-            self._taken_of_project[project] -= 1
-            if not self._taken_of_project[project]:
-                del self._taken_of_project[project]
+        return _Taken(self, project)
+
+    def give_back(self, project: str) -> None:
+        """Gives a slot back that `take` took."""
+        self._taken -= 1
+        self._taken_of_project[project] -= 1
+        if not self._taken_of_project[project]:
+            del self._taken_of_project[project]
 
     def _refusal(self, message: str) -> ResourceExhaustedError:
         return ResourceExhaustedError(
@@ -70,6 +69,22 @@ class Slots:
             reason=Reason.OVERLOADED,
             retry_after=self._retry_after_s * random.uniform(0.5, 1.5),  # noqa: S311
         )
+
+
+class _Taken:
+    """A slot that the end of the block gives back; every call has one."""
+
+    __slots__ = ("_project", "_slots")
+
+    def __init__(self, slots: Slots, project: str) -> None:
+        self._slots = slots
+        self._project = project
+
+    def __enter__(self) -> None:
+        """Does nothing: the slot is taken."""
+
+    def __exit__(self, *_error: object) -> None:
+        self._slots.give_back(self._project)
 
 
 class Admission:
