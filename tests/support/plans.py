@@ -21,6 +21,6 @@ async def plan_of(database: Database, statement: str, *, elements: int = 1) -> s
     arrays = re.sub(r"CAST\(\$\d+(::\w+)? AS text\[\]\)", array, statement)
     numbers = re.sub(r"CAST\(\$\d+(::\w+)? AS bigint\)", "1", arrays)
     numbers = re.sub(r"CAST\(\$\d+(::\w+)?(\[\])? AS bigint\[\]\)", "'{1}'::bigint[]", numbers)
-    explain = "EXPLAIN " + re.sub(r"\$\d+(::\w+)?", "'x'", numbers)
+    explain = "EXPLAIN " + re.sub(r"\$\d+(::[\w.]+)?", "'x'", numbers)
     async with database.transaction(read_only=True) as connection:
         return "\n".join(row[0] for row in await connection.exec_driver_sql(explain))

@@ -23,6 +23,8 @@ from strata.shared.replies import as_text
 Context = Any
 MAX_PAGE_SIZE = 500
 EXPORT_PAGE = 200
+# A thread takes longer to answer than the conversion of so few hits with their neighbours.
+_CONVERTED_AT_ONCE = 10
 
 
 class MessageServicer(message_grpc.MessageServiceServicer):
@@ -81,6 +83,8 @@ class MessageServicer(message_grpc.MessageServiceServicer):
     ) -> message_pb.SearchMessagesResponse:
         """Searches the messages of an agent."""
         answer = await self._search.search(convert_search.to_search(request))
+        if len(answer.hits) <= _CONVERTED_AT_ONCE:
+            return convert_search.answer_to_proto(answer)
         # In a thread, since converting a hundred long messages would block the event loop.
         return await asyncio.to_thread(convert_search.answer_to_proto, answer)
 

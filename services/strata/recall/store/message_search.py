@@ -32,6 +32,8 @@ _MOST_WORDS = 40
 _SPOKEN_BONUS = 0.2
 
 _WAITING = "m.index_state = 'pending'"
+# A thread takes longer to answer than the conversion of so few messages.
+_CONVERTED_AT_ONCE = 20
 # Quoted phrases and excluded words, which are strict conditions.
 _STRICT = re.compile(r'(?<!\S)-?"[^"]+"|(?<!\S)-\w\S*')
 _SEARCHES = " || ".join(f'@.name == "{name}"' for name in sorted(HISTORY_TOOLS))
@@ -97,7 +99,6 @@ class PostgresSearchStore:
     ) -> dict[str, tuple[Message, ...]]:
         """Returns the neighbours of each message."""
         values = {
-            "project": current_project(),
             "ids": [message.id for message in messages],
             "conversations": [message.conversation_id for message in messages],
             "sequences": [message.sequence for message in messages],
@@ -106,8 +107,7 @@ class PostgresSearchStore:
             "excluded": exclude_run_id,
         }
         by_id: dict[str, list[Message]] = {}
-        async with self._database.transaction(read_only=True) as connection:
-            rows = (await connection.execute(_AROUND, values)).all()
+        rows = await self._database.query(_AROUND, **values)
         for row, message in zip(rows, await _messages(rows), strict=True):
             by_id.setdefault(row.middle_id, []).append(message)
         return {name: tuple(neighbours) for name, neighbours in by_id.items()}
@@ -161,6 +161,8 @@ async def _find(
 
 
 async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
+    if len(rows) <= _CONVERTED_AT_ONCE:
+        return [to_message(row) for row in rows]
     # In a thread, since converting many long messages would block the event loop.
     return await asyncio.to_thread(lambda: [to_message(row) for row in rows])
 

@@ -126,8 +126,8 @@ def show(
                 continue
             item = describe_neighbour(message)
             item["content"] = shortened(item["content"])
-            if item["content"] and _fit(item, left):
-                left -= _size(item)
+            if item["content"] and (size := _fit(item, left)):
+                left -= size
                 shown[message.id] = item
     return [
         shown[excerpt.hit.message.id] | _around(excerpt, shown)
@@ -182,14 +182,18 @@ def _fit_matches(items: Sequence[dict[str, Any]], budget: int) -> tuple[int, int
     return count, left
 
 
-def _fit(item: dict[str, Any], most_bytes: int) -> bool:
-    """Cuts the content of an item so that it fits; returns False if too little is left of it."""
-    for_content = most_bytes - _size(item | {"content": ""})
+def _fit(item: dict[str, Any], most_bytes: int) -> int:
+    """Cuts the content of an item so that it fits.
+
+    Returns:
+        The bytes of the item; 0 if too little of its content would be left.
+    """
+    fixed = _size(item | {"content": ""})
     size = _json_size(item["content"])
-    if for_content < min(size, _LEAST_BYTES):
-        return False
-    item["content"] = _cut(item["content"], for_content)
-    return True
+    if most_bytes - fixed < min(size, _LEAST_BYTES):
+        return 0
+    item["content"] = _cut(item["content"], most_bytes - fixed)
+    return fixed + _json_size(item["content"])
 
 
 def _size(item: dict[str, Any]) -> int:
