@@ -72,3 +72,17 @@ async def test_neighbours_are_read_by_position_in_a_table_that_has_just_grown(
         plan = await plan_of(database, statement, elements=elements)
         assert "messages_pkey" in plan, plan
         assert "Seq Scan" not in plan
+
+
+async def test_names_are_read_from_their_index_in_a_table_that_has_just_grown(
+    database: Database,
+) -> None:
+    """They are read at each search, whose time must not grow with the log."""
+    agent, _, _ = await grown(database, 4_000)
+    with database.statistics.record() as texts:
+        assert await PostgresSearchStore(database).speakers(agent) == []
+    (statement,) = texts
+    plan = await plan_of(database, statement, elements=1)
+    assert "messages_by_name" in plan, plan
+    assert "messages_by_agent" not in plan
+    assert "Seq Scan" not in plan

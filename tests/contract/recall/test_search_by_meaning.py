@@ -23,7 +23,7 @@ from strata.recall.domain.messages import Message
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.search.index import MESSAGES, MessageIndex, entries_of
 from strata.recall.search.message_search import MessageSearch
-from strata.recall.store import PendingMessages
+from strata.recall.store import PendingMessages, PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import calling_project
@@ -240,6 +240,42 @@ async def test_the_name_of_the_speaker_is_searched(finder: Finder) -> None:
     await finder.writer.say("I bought a kayak.", name="Melanie")
     await finder.index_all()
     assert (await finder.ids("What did Caroline buy?"))[0] == hers.id
+
+
+async def test_a_question_about_a_speaker_finds_what_that_person_says_in_the_first_person(
+    finder: Finder,
+) -> None:
+    """Without the wording in the first person, the lost glasses are the best match."""
+    day = datetime(2026, 5, 3, 12, tzinfo=UTC)
+    for number, words in enumerate(
+        (
+            "Oswald took up yoga, twice a week.",
+            "Dad lost his glasses in the basket of Mrs Evans.",
+            "Phoebe's washing machine flooded the flat.",
+        )
+    ):
+        await finder.writer.say(words, at=day + timedelta(days=number), name="Jory")
+    answer = await finder.writer.say(
+        "Welding is fun, I made a gate. Burned my left thumb though.",
+        at=day + timedelta(days=5),
+        name="Jory",
+    )
+    await finder.writer.say(
+        "I burned my thumb on the stove.", at=day + timedelta(days=9), name="Nell"
+    )
+    await finder.index_all()
+    response = await finder.ask("What injury did Jory get at his hobby?", explain=True)
+    assert response.hits[0].item.id == answer.id
+    assert "names 'Jory', who wrote it" in response.hits[0].why
+
+
+async def test_speakers_are_the_people_who_wrote_to_the_agent(finder: Finder) -> None:
+    for name in ("Nell", "Jory", "Nell", ""):
+        await finder.writer.say("Good morning.", name=name)
+    await finder.writer.say("Good morning.", MessageRole.ASSISTANT, name="Bot")
+    store = PostgresSearchStore(finder.writer.windows._database)
+    assert await store.speakers(finder.agent) == ["Jory", "Nell"]
+    assert await store.speakers(new_id("agent")) == []
 
 
 async def test_a_long_message_is_found_by_its_end(finder: Finder) -> None:

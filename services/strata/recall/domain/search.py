@@ -14,6 +14,8 @@ from strata.shared.messages import MessageRole
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
 
+MOST_SPEAKERS = 50
+"""Maximum of names that a query is searched for."""
 DEFAULT_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SUMMARY)
 
 
@@ -87,6 +89,10 @@ class SearchStore(Protocol):
             spoken: Times that the query mentions; messages of these times are preferred.
             all_words: Search all messages by words, also those that are indexed.
         """
+        ...
+
+    async def speakers(self, agent_id: str) -> Sequence[str]:
+        """Returns the names of people who wrote to an agent, at most `MOST_SPEAKERS`."""
         ...
 
     async def by_words(

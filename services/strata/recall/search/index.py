@@ -8,6 +8,8 @@ from strata.recall.domain.messages import Message
 from strata.recall.domain.query_roles import query_role
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.domain.search_text import is_indexed, searchable_text
+from strata.recall.domain.speakers import in_first_person
+from strata.shared.messages import MessageRole
 from strata.shared.search.embedding import Embedder, EmbeddingModels
 from strata.shared.search.indexing.generations import Routes
 from strata.shared.search.indexing.text_index import CHUNK_TOKENS, IndexEntry, TextIndex
@@ -38,10 +40,11 @@ MESSAGES = Collection(
     },
     neighbours=NeighbourFields("conversation_id", "sequence", "chars"),
     is_chat=True,
+    unindexed=("speaker",),
     depth=150,
 )
-# Like the time (`WHEN_WEIGHT`), the role decides between equally relevant messages, and does
-# not outweigh the meaning.
+# Like the time (`WHEN_WEIGHT`), the role or the speaker decides between equally relevant messages,
+# and does not outweigh the meaning.
 WHOSE_WEIGHT = 0.15
 
 
@@ -100,6 +103,7 @@ class MessageIndex:
         spoken: Sequence[TimeRange],
         limit: int,
         *,
+        speakers: Sequence[str] = (),
         weak: bool = False,
         after: StartGate | None = None,
     ) -> list[Hit]:
@@ -110,18 +114,21 @@ class MessageIndex:
             query: The query.
             spoken: Times that the query mentions.
             limit: Maximum of messages.
+            speakers: The speakers that the query names; see `in_first_person`.
             weak: See `TextIndex.search`.
             after: See `VectorIndex.query`.
 
         Raises:
             UnavailableError: The engine or the model cannot be reached.
         """
+        wording = in_first_person(query.text, speakers) if speakers else ""
         return await self.texts.search(
             project_id,
             query.text,
             _where(query),
             limit,
-            prefer=preferences(query, spoken),
+            wordings=[wording] if wording else (),
+            prefer=preferences(query, spoken, speakers),
             newest_share=newest_share(query.text),
             words=query.mode is not Mode.SEMANTIC,
             weak=weak,
@@ -143,6 +150,7 @@ def entries_of(messages: Sequence[Message]) -> list[IndexEntry]:
                 "create_time": message.create_time,
                 "sequence": message.sequence,
                 "chars": len(text),
+                **_speaker(message),
             },
         )
         for message in messages
@@ -150,11 +158,19 @@ def entries_of(messages: Sequence[Message]) -> list[IndexEntry]:
     ]
 
 
-def preferences(query: SearchQuery, spoken: Sequence[TimeRange]) -> list[Preference]:
-    """Returns the preferences of a query: the role and the times that it refers to."""
+def preferences(
+    query: SearchQuery, spoken: Sequence[TimeRange], speakers: Sequence[str] = ()
+) -> list[Preference]:
+    """Returns the preferences of a query: the role, the speakers and the times that it refers to."""
     role = query_role(query.text)
     whose = [] if role is None else [Preference(WHOSE_WEIGHT, "role", role.value)]
+    whose += [Preference(WHOSE_WEIGHT, "speaker", name) for name in speakers]
     return whose + time_preferences(spoken)
+
+
+def _speaker(message: Message) -> dict[str, str]:
+    has_speaker = message.role is MessageRole.USER and message.name
+    return {"speaker": message.name} if has_speaker else {}
 
 
 def _where(query: SearchQuery) -> Where:

@@ -10,6 +10,7 @@ from strata.recall.domain.messages import Message
 from strata.recall.domain.query_roles import query_role
 from strata.recall.domain.search import Mode, SearchQuery, SearchStore
 from strata.recall.domain.search_text import searchable_text
+from strata.recall.domain.speakers import named_speakers
 from strata.recall.search.index import MessageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
@@ -53,14 +54,17 @@ class MessageSearch:
     async def search(self, query: SearchQuery) -> SearchResult[Message]:
         """Returns the best messages, best first."""
         times = self._pipeline.times(query.text, query.timezone, query.reference_time)
+        speakers = await self._named_speakers(query)
         explanation = None
         if query.explain:
-            everything = _Messages(self._store, self._index, query.without_conditions(), times)
+            everything = _Messages(
+                self._store, self._index, query.without_conditions(), times, speakers
+            )
             explanation = SearchExplanation(everything, query.left_out_by)
         result = await self._pipeline.search(
             query.text,
             query.limit,
-            _Messages(self._store, self._index, query, times),
+            _Messages(self._store, self._index, query, times, speakers),
             times,
             explanation=explanation,
             # A full-text search keeps the order of the search by words.
@@ -77,6 +81,11 @@ class MessageSearch:
         hits = tuple(replace(hit, neighbours=around.get(hit.item.id, ())) for hit in result.hits)
         return replace(result, hits=hits)
 
+    async def _named_speakers(self, query: SearchQuery) -> tuple[str, ...]:
+        if self._index is None or query.mode is Mode.FULL_TEXT:
+            return ()
+        return named_speakers(query.text, await self._store.speakers(query.agent_id))
+
 
 class _Messages:
     """The messages that meet the conditions of a query, as `ExplainedSource`."""
@@ -87,11 +96,13 @@ class _Messages:
         index: MessageIndex | None,
         query: SearchQuery,
         times: Sequence[TimeRange],
+        speakers: Sequence[str],
     ) -> None:
         self._store = store
         self._index = index
         self._query = query
         self._times = times
+        self._speakers = speakers
 
     @property
     def has_index(self) -> bool:
@@ -113,7 +124,13 @@ class _Messages:
             return []
         margin = _PHRASE_MARGIN if '"' in self._query.text else 1
         return await self._index.search(
-            current_project(), self._query, self._times, limit * margin, weak=weak, after=after
+            current_project(),
+            self._query,
+            self._times,
+            limit * margin,
+            speakers=self._speakers,
+            weak=weak,
+            after=after,
         )
 
     async def by_words(self, limit: int) -> Sequence[tuple[Message, float]]:
@@ -140,6 +157,8 @@ class _Messages:
         reasons = []
         if query_role(self._query.text) is message.role:
             reasons.append(f"the question is about words of the {message.role.value}")
+        if message.role is MessageRole.USER and message.name in self._speakers:
+            reasons.append(f"the question names {message.name!r}, who wrote it")
         return reasons + [
             f"it was said at the time of {time_range.words!r}"
             for time_range in self._times

@@ -14,11 +14,11 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.recall.domain.messages import Message
-from strata.recall.domain.search import DEFAULT_ROLES, SearchQuery
+from strata.recall.domain.search import DEFAULT_ROLES, MOST_SPEAKERS, SearchQuery
 from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, text_with_columns
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
 from strata.shared.tool_catalogue import HISTORY_TOOLS, SEND_MESSAGE
@@ -68,6 +68,25 @@ _AROUND = text(
     ORDER BY middle_id, sequence
     """
 )
+# Each step goes to the next name in the index, instead of reading all messages with a name.
+_NEXT_NAME = """
+    SELECT m.name FROM recall.messages m
+    WHERE m.project_id = :project AND m.agent_id = :agent
+      AND m.name <> '' AND m.role = 'user' {after}
+    ORDER BY m.name LIMIT 1
+"""
+_SPEAKERS = text_with_columns(
+    f"""
+    WITH RECURSIVE speakers AS (
+        ({_NEXT_NAME.format(after="")})
+        UNION ALL
+        SELECT ({_NEXT_NAME.format(after="AND m.name > speakers.name")})
+        FROM speakers WHERE name IS NOT NULL
+    )
+    SELECT name FROM speakers WHERE name IS NOT NULL LIMIT CAST(:most AS bigint)
+    """,
+    "name",
+)
 
 
 class PostgresSearchStore:
@@ -86,6 +105,11 @@ class PostgresSearchStore:
         alone = not (all_words or _strict(query))
         async with self._database.transaction(snapshot=True, generic_plan=alone) as connection:
             yield _Snapshot(connection, query, spoken, (_WAITING,) if alone else ())
+
+    async def speakers(self, agent_id: str) -> list[str]:
+        """Returns the names of people who wrote to an agent."""
+        rows = await self._database.query(_SPEAKERS, agent=agent_id, most=MOST_SPEAKERS)
+        return [row.name for row in rows]
 
     async def by_words(
         self, query: SearchQuery, spoken: Sequence[TimeRange]

@@ -7,6 +7,7 @@ the model of the generation that it searches.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -209,6 +210,7 @@ class TextIndex:
         where: Where,
         limit: int,
         *,
+        wordings: Sequence[str] = (),
         prefer: Sequence[Preference] = (),
         newest_share: float = 0.0,
         words: bool = True,
@@ -224,6 +226,7 @@ class TextIndex:
             query: The query.
             where: Conditions, applied before the limit.
             limit: Maximum number of texts to return.
+            wordings: The query in other words: its vector is the mean of the vectors of all.
             prefer: Texts to rank higher.
             newest_share: Part of the bonus for new texts; see `fuse`.
             words: False to search by meaning alone.
@@ -240,7 +243,9 @@ class TextIndex:
             embedder = await self._models.get(serving.model)
             # The vectors of all unknown words are similar to each other.
             known = _known_share(embedder, query)
-            vector = (await embedder.embed([query], "query"))[0] if known else None
+            vector = None
+            if known:
+                vector = _mean(await embedder.embed([query, *wordings], "query"))
             if vector is None and not words:
                 return []
             return await self._index.query(
@@ -339,6 +344,15 @@ def _known_share(embedder: Embedder, query: str) -> float:
     woman.
     """
     return embedder.known_share(without_stop_words(query))
+
+
+def _mean(vectors: Sequence[Sequence[float]]) -> Sequence[float]:
+    """Returns the mean of vectors, with unit length if there are several."""
+    if len(vectors) == 1:
+        return vectors[0]
+    total = [math.fsum(column) for column in zip(*vectors, strict=True)]
+    length = math.hypot(*total)
+    return [value / length for value in total] if length else vectors[0]
 
 
 def as_models(models: EmbeddingModels | Embedder) -> EmbeddingModels:

@@ -68,6 +68,7 @@ class Collection:
           none.
         is_chat: The documents are messages. Their best matches are put into the order that was
             learned on chats.
+        unindexed: Further fields, which preferences can name and conditions cannot.
         depth: Minimum number of chunks that each arm of a search retrieves. Documents with many
             chunks need more: the best ten documents can have the best hundred chunks.
     """
@@ -77,6 +78,7 @@ class Collection:
     time_field: str = "create_time"
     neighbours: NeighbourFields | None = None
     is_chat: bool = False
+    unindexed: Sequence[str] = ()
     depth: int = 60
 
     def __post_init__(self) -> None:
@@ -90,7 +92,7 @@ class Collection:
         """All fields of a document, indexed or not."""
         neighbours = self.neighbours
         extra = () if neighbours is None else (neighbours.position, neighbours.chars)
-        return frozenset((*self.fields, *extra))
+        return frozenset((*self.fields, *self.unindexed, *extra))
 
     def generation(self, model_id: str) -> str:
         """Returns the name of the engine's collection for this model and layout."""
