@@ -25,6 +25,7 @@ __all__ = [
     "Identity",
     "ProcessSupervisor",
     "end",
+    "end_of",
     "launch",
     "open_log",
     "spawn",
@@ -105,6 +106,14 @@ def launch(mode: str, identity: Identity, death_signal: signal.Signals) -> list[
         *(sys.executable, "-I", "-S", str(_LAUNCHER), mode, str(os.getpid())),
         *(str(int(death_signal)), str(identity.uid), str(identity.gid), "--"),
     ]
+
+
+def end_of(process: subprocess.Popen[bytes]) -> str:
+    """Says how a child has ended: ``it ended with signal 7 (Bus error)``. Its log may be empty."""
+    code = process.returncode
+    if code < 0:
+        return f"it ended with signal {-code} ({signal.strsignal(-code)})"
+    return f"it ended with exit code {code}"
 
 
 def open_log(path: Path) -> IO[bytes]:

@@ -6,18 +6,23 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-from strata.protocol.errors import DataLossError, FailedPreconditionError
+from strata.protocol.errors import DataLossError, FailedPreconditionError, UnavailableError
 from strata.shared.migrate.service import VERSION_TABLE
+from strata.standalone.backup.dumps import snapshot
 from strata.standalone.backup.restoring import check_backup
 from strata.standalone.backup.writing import write_backup
 from strata.standalone.compose.services import SERVICES
 from strata.standalone.compose.storage import DATABASE, create_database
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from conftest import Databases
 
 ROWS = 3
 
@@ -75,6 +80,12 @@ async def test_a_backup_of_a_stopped_database_is_checked_by_loading_it(folder: P
     written.write(folder / "backup")
     assert await check_backup(folder / "backup", folder) == written
     assert names(folder) == {"data", "backup"}
+
+
+async def test_an_error_of_the_database_is_reported(databases: Databases) -> None:
+    with pytest.raises(UnavailableError, match=r"cannot be read: .*no_such_database"):
+        async with snapshot(databases.url("no_such_database")):
+            pass
 
 
 async def test_a_folder_that_is_being_started_is_not_backed_up(folder: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -26,8 +27,9 @@ from integration.standalone.vector_points import (
     point,
     where,
 )
-from strata.protocol.errors import FailedPreconditionError
+from strata.protocol.errors import FailedPreconditionError, UnavailableError
 from strata.standalone.ports import pick_port
+from strata.standalone.supervisor import Command
 from strata.standalone.vectors import EmbeddedVectors, process
 
 ResultT = TypeVar("ResultT")
@@ -40,6 +42,18 @@ async def own(tmp_path: Path) -> AsyncIterator[EmbeddedVectors]:
     await engine.start()
     yield engine
     await engine.stop()
+
+
+async def test_an_engine_that_is_killed_at_its_start_is_reported_with_the_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EmbeddedVectors(tmp_path / "vectors")
+    # As on a full disk, where a file that is mapped into memory cannot grow.
+    program = [sys.executable, "-I", "-S", "-c", "import os; os.kill(os.getpid(), 7)"]
+    command = Command(program, tmp_path, tmp_path / "engine.log")
+    monkeypatch.setattr(engine, "_command", lambda: command)
+    with pytest.raises(UnavailableError, match=r"did not start, it ended with signal 7 "):
+        await engine.start()
 
 
 async def test_a_killed_engine_restarts_with_every_acknowledged_point(

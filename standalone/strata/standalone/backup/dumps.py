@@ -45,24 +45,38 @@ async def snapshot(url: str) -> AsyncIterator[Snapshot]:
 
     Args:
         url: URL of a superuser.
+
+    Raises:
+        UnavailableError: The database refused a query, because its disk is full for instance.
     """
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            name = await connection.fetchval("SELECT pg_export_snapshot()")
-            rows = await _count(connection)
-            yield Snapshot(name, rows, await _revisions(connection, rows))
-    finally:
-        await connection.close()
+    async with (
+        _connected(url) as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
+    ):
+        name = await connection.fetchval("SELECT pg_export_snapshot()")
+        rows = await _count(connection)
+        yield Snapshot(name, rows, await _revisions(connection, rows))
 
 
 async def count_rows(url: str) -> dict[str, int]:
-    """Returns the rows of each table of a database, by ``schema.table``."""
-    connection = await asyncpg.connect(url)
-    try:
+    """Returns the rows of each table of a database, by ``schema.table``.
+
+    Raises: as `snapshot`.
+    """
+    async with _connected(url) as connection:
         return await _count(connection)
-    finally:
-        await connection.close()
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    try:
+        connection = await asyncpg.connect(url)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+    except asyncpg.PostgresError as error:
+        raise UnavailableError(f"The database cannot be read: {error}.") from error
 
 
 async def _count(connection: asyncpg.Connection) -> dict[str, int]:

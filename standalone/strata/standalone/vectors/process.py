@@ -17,6 +17,7 @@ from strata.standalone.ports import EXIT_PORT_TAKEN, pick_port
 from strata.standalone.supervisor import (
     Command,
     ProcessSupervisor,
+    end_of,
     spawn,
     tail,
     until_ready,
@@ -171,4 +172,5 @@ class EmbeddedVectors:
         if await until_ready(process, ready.exists, stop=signal.SIGTERM):
             return process
         kind = _PortTakenError if process.returncode == EXIT_PORT_TAKEN else UnavailableError
-        raise kind(f"the vector engine did not start: {tail(self._log_path)}")
+        output = tail(self._log_path)
+        raise kind(f"the vector engine did not start, {end_of(process)}: {output}")
