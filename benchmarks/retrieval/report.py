@@ -367,7 +367,7 @@ writes all figures and the rank of every piece of evidence, and
 
 - **hybrid** is what `conversation_search` uses: meaning and words together, the speaker and the
   time that a question names ([0061](../decisions/0061-hybrid-messages.md),
-  [0167](../decisions/0167-speakers-and-the-first-person.md)), the messages around a message
+  [0163](../decisions/0163-speakers-and-the-first-person.md)), the messages around a message
   ([0133](../decisions/0133-surroundings-and-the-present.md)), and an order that was learned on the
   calibration halves ([0135](../decisions/0135-learned-order.md)).
 - **dense** is the cosine of the same vectors alone. **full text** is the search in PostgreSQL,
