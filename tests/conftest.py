@@ -27,6 +27,7 @@ from hypothesis import settings
 
 import ast_parse_lock
 import shared_certificates
+import shared_models
 from prepared_folder import copy_prepared_folder, make_prepared_folder
 from scheduling import FixtureScheduling
 from shapes import mark_other_shapes
@@ -53,6 +54,7 @@ T = TypeVar("T")
 
 ast_parse_lock.install()
 shared_certificates.install()
+shared_models.install()
 
 # The duration of an example depends on the machine more than on the code. `make test-slow` runs the
 # property tests with the profile "thorough".

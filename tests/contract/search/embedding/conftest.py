@@ -86,7 +86,7 @@ async def server() -> AsyncIterator[EmbeddingServer]:
     await running.stop()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def minilm() -> AsyncIterator[MiniLmEmbedder]:
     embedder = await MiniLmEmbedder.load()
     yield embedder
