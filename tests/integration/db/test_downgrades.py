@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncpg
 import pytest
@@ -116,7 +115,10 @@ _PARTS = {
 }
 
 
-async def schema_of(url: str, service: ServiceMigrations) -> dict[str, list[tuple[Any, ...]]]:
+Schema: TypeAlias = dict[str, list[tuple[Any, ...]]]
+
+
+async def schema_of(url: str, service: ServiceMigrations) -> Schema:
     """Returns all objects of a service's schema, by kind."""
     connection = await asyncpg.connect(url)
     try:
@@ -128,26 +130,71 @@ async def schema_of(url: str, service: ServiceMigrations) -> dict[str, list[tupl
         await connection.close()
 
 
-@pytest.fixture
-def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def until(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Returns a service's migrations as an earlier release had them, up to a revision."""
-    made = []
+    folder = tmp_path_factory.mktemp("releases")
+    made = set()
 
     def earlier(service: ServiceMigrations, revision: str) -> ServiceMigrations:
         package = f"until_{revision}_{service.service}"
-        versions = tmp_path / package / "versions"
-        versions.mkdir(parents=True)
-        (versions.parent / "__init__.py").write_text("")
-        for source in service._versions.glob("*.py"):
-            if source.name[:4] <= revision:
-                shutil.copy(source, versions)
-        made.append(package)
+        if package not in made:
+            versions = folder / package / "versions"
+            versions.mkdir(parents=True)
+            (versions.parent / "__init__.py").write_text("")
+            for source in service._versions.glob("*.py"):
+                if source.name[:4] <= revision:
+                    shutil.copy(source, versions)
+            made.add(package)
         return ServiceMigrations(service.service, package, service.schema, service.untenanted)
 
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield earlier
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield earlier
     for package in made:
         sys.modules.pop(package, None)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The schemas of one database that went through all revisions: up, down and up again."""
+
+    up: dict[str, Schema] = field(default_factory=dict)
+    down: dict[str, Schema] = field(default_factory=dict)
+    up_again: dict[str, Schema] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def walks(databases: Databases, until: Any) -> Callable[[str], Awaitable[Walk]]:
+    """Returns the walk of a service, which is made once."""
+    made: dict[str, Walk] = {}
+
+    async def walk_of(name: str) -> Walk:
+        if name not in made:
+            made[name] = await _walk(databases, _SERVICES[name], until)
+        return made[name]
+
+    return walk_of
+
+
+async def _walk(databases: Databases, service: ServiceMigrations, until: Any) -> Walk:
+    url = databases.url(await databases.create())
+    walk = Walk()
+
+    async def go_up(schemas: dict[str, Schema]) -> None:
+        for revision in service.revisions:
+            await until(service, revision).upgrade(url, databases.passwords)
+            assert await service.version(url) == revision
+            schemas[revision] = await schema_of(url, service)
+
+    await go_up(walk.up)
+    for revision in reversed(service.revisions[:-1]):
+        await service.downgrade(url, revision)
+        assert await service.version(url) == revision
+        walk.down[revision] = await schema_of(url, service)
+    await service.downgrade(url)
+    await go_up(walk.up_again)
+    return walk
 
 
 def test_the_downgrade_tests_cover_every_service() -> None:
@@ -187,22 +234,21 @@ async def test_a_full_downgrade_and_upgrade_results_in_a_fresh_schema(
 
 @pytest.mark.parametrize(("name", "revision"), _STEPS)
 async def test_a_downgrade_restores_the_schema_of_the_revision(
-    databases: Databases, until: Any, name: str, revision: str
+    walks: Callable[[str], Awaitable[Walk]], name: str, revision: str
 ) -> None:
-    service = _SERVICES[name]
-    url = databases.url(await databases.create())
-    await until(service, revision).upgrade(url, databases.passwords)
-    before = await schema_of(url, service)
-    await service.upgrade(url, databases.passwords)
-    after = await schema_of(url, service)
-    assert (after == before) == ((name, revision) in _ROWS_ONLY)
+    walk = await walks(name)
+    newest = walk.up[_SERVICES[name].head]
+    assert (walk.up[revision] == newest) == ((name, revision) in _ROWS_ONLY)
+    assert walk.down[revision] == walk.up[revision]
 
-    await service.downgrade(url, revision)
 
-    assert await service.version(url) == revision
-    assert await schema_of(url, service) == before
-    await service.upgrade(url, databases.passwords)
-    assert await schema_of(url, service) == after
+@pytest.mark.parametrize("name", _SERVICES)
+async def test_upgrades_after_downgrades_result_in_the_same_schemas(
+    walks: Callable[[str], Awaitable[Walk]], name: str
+) -> None:
+    walk = await walks(name)
+    assert list(walk.up_again) == list(_SERVICES[name].revisions)
+    assert walk.up_again == walk.up
 
 
 @pytest.fixture
