@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
@@ -38,6 +39,7 @@ def scope_of(nodeid: str) -> str:
     return f"{file}::{shape.group(1)}" if shape else file
 
 
+@cache
 def group_of(scope: str) -> str:
     """Returns the scopes that share fixtures: those of a folder, in one shape."""
     file, _, shape = scope.partition("::")
@@ -48,12 +50,13 @@ def group_of(scope: str) -> str:
 
 def in_order(scopes: Iterable[str]) -> list[str]:
     """Returns scopes in the order in which they are started."""
+    return sorted(scopes, key=_place)
 
-    def place(scope: str) -> tuple[bool, int, str, str]:
-        kind = next((n for n, kind in enumerate(_KINDS) if scope.startswith(kind)), len(_KINDS))
-        return scope not in _LONG_FILES, kind, group_of(scope), scope
 
-    return sorted(scopes, key=place)
+@cache
+def _place(scope: str) -> tuple[bool, int, str, str]:
+    kind = next((n for n, kind in enumerate(_KINDS) if scope.startswith(kind)), len(_KINDS))
+    return scope not in _LONG_FILES, kind, group_of(scope), scope
 
 
 def next_scope(waiting: Iterable[str], latest: str | None, others: Iterable[str]) -> str:
@@ -83,6 +86,7 @@ class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
         super().__init__(config, log)
         config.option.loadscopereorder = False
         self._latest: dict[Any, str] = {}
+        self._numbers: dict[Any, dict[str, int]] = {}
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
@@ -91,5 +95,11 @@ class FixtureScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has 
         others = [scope for other, scope in self._latest.items() if other is not node]
         scope = next_scope(in_order(self.workqueue), self._latest.get(node), others)
         self._latest[node] = scope
-        self.workqueue.move_to_end(scope, last=False)
-        super()._assign_work_unit(node)
+        unit = self.workqueue.pop(scope)
+        self.assigned_work.setdefault(node, {})[scope] = unit
+        # xdist searches the list of all tests for each of them.
+        if node not in self._numbers:
+            tests = self.registered_collections[node]
+            self._numbers[node] = {test: number for number, test in enumerate(tests)}
+        numbers = self._numbers[node]
+        node.send_runtest_some([numbers[test] for test, completed in unit.items() if not completed])
