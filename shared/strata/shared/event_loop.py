@@ -1,9 +1,11 @@
-"""The event loop of the services: uvloop where it is installed, with name look-ups of our own.
+"""The event loop of the services: uvloop where it is installed, with parts of our own.
 
-Both libraries look names up on a few threads that all of the process shares: uvloop on two, asyncio
-on those of all other work. A name whose server is silent keeps its thread for as long as the C
-library tries, typically 10 to 40 seconds. A few calls to one such model endpoint then delayed the
-connections to all others, fallback models included.
+Child processes are started without a fork, see `child_processes`.
+
+Names are looked up on threads of their own. uvloop and asyncio do it on a few threads that all of
+the process shares: uvloop on two, asyncio on those of all other work. A name whose server is silent
+keeps its thread for as long as the C library tries, typically 10 to 40 seconds. A few calls to one
+such model endpoint then delayed the connections to all others, fallback models included.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias
+
+from strata.shared.child_processes import start_child
 
 _Question: TypeAlias = tuple[Any, Any, int, int, int, int]
 _Answer: TypeAlias = list[tuple[Any, ...]]
@@ -30,7 +35,36 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
         return _own_look_ups(asyncio.SelectorEventLoop)
     import uvloop  # noqa: PLC0415 - optional, and not on every platform
 
-    return _own_look_ups(uvloop.Loop)
+    return _own_look_ups(_own_children(uvloop.Loop))
+
+
+def _own_children(base: Any) -> Any:
+    """Returns a subclass of uvloop's class that starts child processes by `start_child`."""
+
+    class Loop(base):  # type: ignore[misc]
+        async def subprocess_exec(
+            self,
+            protocol_factory: Callable[[], asyncio.SubprocessProtocol],
+            program: str | bytes,
+            *args: str | bytes,
+            stdin: Any = subprocess.PIPE,
+            stdout: Any = subprocess.PIPE,
+            stderr: Any = subprocess.PIPE,
+            **options: Any,
+        ) -> tuple[asyncio.SubprocessTransport, asyncio.SubprocessProtocol]:
+            protocol = protocol_factory()
+            transport = await start_child(
+                self,
+                protocol,
+                (program, *args),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                options=options,
+            )
+            return transport, protocol
+
+    return Loop
 
 
 def _own_look_ups(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
