@@ -197,6 +197,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         background=[task for part in parts.values() for task in part.background],
         authenticator=RunTokenAuthenticator(keys, wiring.verifier, limiter),
         listeners=_http(settings, wiring.telemetry.tracer),
+        from_clients=True,
     )
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from weakref import ref
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import calling_project
+from strata.shared.project_use import Patience, ProjectUse, RecentProjects
 
 SHARE = 0.75
 """Default share of the slots that one project may hold."""
 QUEUE = 256
 """Default number of waiters that one project may have."""
 _RETRY_S = 1.0
-_RECENT_S = 10.0
 # One slot would leave processors idle; more would make the other projects wait longer.
 _SHORT_BESIDE_OTHERS = 2
 _SHORT_S = 0.1
@@ -26,8 +25,6 @@ _SHORT_S = 0.1
 _SHORT_GIVE_WAY_S = 0.05
 ANY_NUMBER = 2**31
 """Queue length for work that is already limited where runs or calls are accepted."""
-# Two entries are enough: at least one of them is another project.
-_RECENT_PROJECTS = 2
 
 
 def share_of(slots: int, share: float = SHARE) -> int:
@@ -40,83 +37,23 @@ def share_of(slots: int, share: float = SHARE) -> int:
     return max(1, min(slots, math.ceil(slots * share)))
 
 
-class ProjectUse:
-    """How many slots projects hold, and have taken lately, over several kinds of slots.
-
-    The work of all kinds uses the same processors: a busy project gives way to a quiet one that
-    holds a slot of another kind, too.
-
-    Args:
-        now: A monotonic clock, in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._held: Counter[str] = Counter()
-        # Slots that projects took in the present period and in the one before.
-        self._taken: Counter[str] = Counter()
-        self._taken_before: Counter[str] = Counter()
-        self._period_end = now() + _RECENT_S
-        # Not a WeakSet, whose iteration costs more than the rest of a release.
-        self._kinds: list[ref[FairSlots]] = []
-
-    def add(self, slots: FairSlots) -> None:
-        """Adds a kind of slots, whose waiters are looked at when a slot of another kind is free."""
-        self._kinds.append(ref(slots, self._kinds.remove))
-
-    def gives_way(self, project: str) -> bool:
-        """Returns whether a project with less than half as many recent slots holds one now."""
-        # Every call asks; usually only its own project holds slots.
-        if len(self._held) <= (project in self._held):
-            return False
-        taken = self._recently_taken(project)
-        return any(
-            2 * self._recently_taken(other) < taken for other in self._held if other != project
-        )
-
-    def take(self, project: str) -> None:
-        """Counts a slot that a project takes."""
-        now = self._now()
-        if now >= self._period_end:
-            # Nothing is kept of projects that are not active.
-            missed = now >= self._period_end + _RECENT_S
-            self._taken_before = Counter() if missed else self._taken
-            self._taken = Counter()
-            self._period_end = now + _RECENT_S
-        self._taken[project] += 1
-        self._held[project] += 1
-
-    def release(self, project: str, of: FairSlots) -> None:
-        """Counts a slot that a project gives back, and lets those continue that gave way to it."""
-        self._held[project] -= 1
-        if not self._held[project]:
-            del self._held[project]
-            for kind in tuple(self._kinds):
-                slots = kind()
-                if slots is not None and slots is not of and slots.has_waiters:
-                    slots.hand_out()
-
-    def _recently_taken(self, project: str) -> int:
-        return self._taken[project] + self._taken_before[project]
-
-
-USE_OF_PROCESS = ProjectUse()
-"""The slots for work that uses the processors of this process."""
-
-
-def slots_of_short_work(slots: int, name: str, use: ProjectUse | None = None) -> FairSlots:
+def slots_of_short_work(
+    slots: int, name: str, use: ProjectUse | None = None, *, arriving: bool = False
+) -> FairSlots:
     """Returns slots for work that takes milliseconds of processor time, such as a call.
 
     Without fair slots, the only call of a quiet project would wait behind all calls that a busy
     project has started. A project that is alone has its normal share of the slots. While another
-    project is active it has two; if it took more than twice as many lately as one that holds a
-    slot, it waits for each of them, at most 0.05 s. A slot counts as free after 0.1 s: work that
-    takes longer waits for a model or another service and does not occupy the processor.
+    project is active it has two, and more while processors are idle; if it took more than twice as
+    many lately as one that holds a slot, it waits for each of them, at most 0.05 s. A slot counts
+    as free after 0.1 s: work that takes longer waits for a model or another service and does not
+    occupy the processor.
 
     Args:
         slots: Slots in all.
         name: See `FairSlots`.
         use: See `FairSlots`.
+        arriving: See `FairSlots`.
     """
     return FairSlots(
         slots,
@@ -126,6 +63,7 @@ def slots_of_short_work(slots: int, name: str, use: ProjectUse | None = None) ->
         hold_s=_SHORT_S,
         give_way_s=_SHORT_GIVE_WAY_S,
         use=use,
+        arriving=arriving,
     )
 
 
@@ -149,6 +87,9 @@ class FairSlots:
             gets no further slot while that one holds any, but waits at most these seconds; None
             if projects do not give way.
         use: Where the slots of several kinds count, if projects give way; None to count only these.
+        arriving: Whether the slots are for work that arrives from outside, for which projects give
+            way: beside other projects, one project has few slots of all such kinds together, and
+            waits for one of any of them, not `give_way_s` for each.
         now: A monotonic clock, in seconds.
     """
 
@@ -163,6 +104,7 @@ class FairSlots:
         hold_s: float | None = None,
         give_way_s: float | None = None,
         use: ProjectUse | None = None,
+        arriving: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -171,16 +113,16 @@ class FairSlots:
         self._most_beside_others = most_beside_others or self._most
         self._queue = queue
         self._hold_s = hold_s
-        self._give_way_s = give_way_s
-        self._now = now
         self._use = use or ProjectUse(now)
-        if give_way_s is not None:
-            self._use.add(self)
-        # When projects that give way began to wait.
-        self._gave_way: dict[str, float] = {}
+        self._arriving = arriving
+        # None if projects do not give way.
+        self._patience: Patience | None = None
+        if arriving:
+            self._patience = self._use.patience()
+        elif give_way_s is not None:
+            self._patience = Patience(give_way_s, now)
         self._wake: asyncio.TimerHandle | None = None
-        # The last two projects that asked for a slot, with the time; the newest comes last.
-        self._recent: dict[str, float] = {}
+        self._recent = RecentProjects(now)
         self._used = 0
         self._held: dict[str, int] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -251,6 +193,8 @@ class FairSlots:
             )
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiters.append(waiter)
+        if self._patience is not None:
+            self._use.wait_for(self)
         self._wake_later()
         try:
             await waiter
@@ -264,67 +208,51 @@ class FairSlots:
             raise
 
     def _note(self, project: str) -> None:
-        if self._most_beside_others == self._most:
-            # Nothing depends on who asked lately.
-            return
-        self._recent.pop(project, None)
-        self._recent[project] = self._now()
-        while len(self._recent) > _RECENT_PROJECTS:
-            del self._recent[next(iter(self._recent))]
+        if self._most_beside_others != self._most:
+            self._recent.note(project)
+        if self._arriving:
+            self._use.ask(project)
 
     def _may_have(self, project: str) -> bool:
         if self._used >= self._slots or self._held.get(project, 0) >= self._limit(project):
             return False
-        return self._give_way_s is None or not self._gives_way(project, self._give_way_s)
-
-    def _gives_way(self, project: str, longest_s: float) -> bool:
-        if not self._use.gives_way(project):
-            self._gave_way.pop(project, None)
+        if self._arriving and not self._use.may_begin(project):
             return False
-        return self._now() < self._gave_way.setdefault(project, self._now()) + longest_s
+        return self._patience is None or not self._use.must_wait(project, self._patience)
 
     def _wake_later(self) -> None:
         """Arranges that projects that give way get a slot when they have waited long enough."""
-        if self._wake is not None or self._give_way_s is None:
+        if self._wake is not None or self._patience is None:
             return
-        now = self._now()
-        # Those that have waited long enough wait for something else, and its release wakes them.
-        pauses = [
-            pause
-            for since in self._gave_way.values()
-            if (pause := since + self._give_way_s - now) > 0
-        ]
-        if pauses:
-            self._wake = asyncio.get_running_loop().call_later(min(pauses), self._wake_now)
+        pause = self._patience.next_end_s()
+        if pause < math.inf:
+            self._wake = asyncio.get_running_loop().call_later(pause, self._wake_now)
 
     def _wake_now(self) -> None:
         self._wake = None
         self.hand_out()
 
     def _limit(self, project: str) -> int:
-        if self._most_beside_others == self._most:
+        few = self._most_beside_others
+        if self.held(project) < few or few == self._most or not self._recent.has_others(project):
             return self._most
-        if len(self._recent) <= (project in self._recent):
-            return self._most
-        earliest = self._now() - _RECENT_S
-        others = (when for other, when in self._recent.items() if other != project)
-        return self._most_beside_others if max(others, default=0.0) > earliest else self._most
+        return min(self._most, max(few, self._use.level))
 
     def _take(self, project: str) -> None:
         self._used += 1
         self._held[project] = self._held.get(project, 0) + 1
         self._turn += 1
         self._served[project] = self._turn
-        if self._give_way_s is not None:
-            self._use.take(project)
-            self._gave_way.pop(project, None)
+        if self._patience is not None:
+            self._use.take(project, arriving=self._arriving)
+            self._patience.stop(project)
 
     def release(self, project: str) -> None:
         """Gives a slot back that `acquire`, `acquire_now` or `take` took."""
         self._used -= 1
         self._held[project] -= 1
-        if self._give_way_s is not None:
-            self._use.release(project, self)
+        if self._patience is not None:
+            self._use.release(project, arriving=self._arriving)
         if self._waiting:
             self.hand_out()
         self._tidy(project)
@@ -342,6 +270,8 @@ class FairSlots:
             if not waiter.done():
                 self._take(project)
                 waiter.set_result(None)
+                if self._patience is not None:
+                    self._use.note_served(self)
             self._tidy(project)
 
     def _claim(self, project: str) -> tuple[int, int]:
@@ -351,7 +281,8 @@ class FairSlots:
         """Forgets a project that neither holds nor waits: the number of projects is unlimited."""
         if not self._waiting.get(project):
             self._waiting.pop(project, None)
-            self._gave_way.pop(project, None)
+            if self._patience is not None:
+                self._use.stop_waiting(project, self._patience)
             if not self._held.get(project):
                 self._held.pop(project, None)
                 self._served.pop(project, None)

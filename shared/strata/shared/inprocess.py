@@ -138,6 +138,7 @@ class InProcessNetwork:
             self.telemetry,
             service=service.name,
             access_log=settings is not None and settings.access_log,
+            from_clients=service.from_clients,
         )
         for grpc_service in service.services:
             grpc_service.add(grpc_service.servicer, table)

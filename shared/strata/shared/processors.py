@@ -18,8 +18,13 @@ def usable_cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     available = len(affinity(0)) if affinity else (os.cpu_count() or 1)
     cores = max(1, available // parse_threads_per_core(read_system_file(_CPUINFO)))
-    quota = parse_cpu_quota(read_system_file(_CPU_QUOTA))
-    return cores if quota is None else min(cores, quota)
+    quota = cpu_quota()
+    return cores if quota is None else min(cores, max(1, int(quota)))
+
+
+def cpu_quota() -> float | None:
+    """Returns how many processors the cgroup of this process may use; None without a limit."""
+    return parse_cpu_quota(read_system_file(_CPU_QUOTA))
 
 
 def parse_threads_per_core(text: str) -> int:
@@ -35,12 +40,12 @@ def parse_threads_per_core(text: str) -> int:
     return max(1, siblings // max(1, cores))
 
 
-def parse_cpu_quota(text: str) -> int | None:
-    """Reads a cgroup's `cpu.max`: whole processors allowed, or None without a limit."""
+def parse_cpu_quota(text: str) -> float | None:
+    """Reads a cgroup's `cpu.max`: processors allowed, or None without a limit."""
     quota, _, period = text.strip().partition(" ")
     if quota == "max" or not period:
         return None
-    return max(1, int(quota) // int(period))
+    return int(quota) / int(period)
 
 
 def read_system_file(path: Path) -> str:

@@ -93,6 +93,7 @@ class GrpcServer:
             # A service with its own authenticator is called from outside. Host names are
             # not shown there.
             host=socket.gethostname() if service.authenticator is None else "",
+            from_clients=service.from_clients,
         )
         self._server = grpc.aio.server(options=_server_arguments(settings))
         self._server.add_generic_rpc_handlers((self._table,))

@@ -103,6 +103,7 @@ class Service:
         background: Functions that start endless tasks; a task that fails is restarted.
         authenticator: How callers are identified; None verifies the internal token.
         listeners: Servers of other protocols in front of it.
+        from_clients: Whether clients call it, and not only other services.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Service:
     background: Sequence[BackgroundTask] = ()
     authenticator: Authenticator | None = None
     listeners: Sequence[Listener] = ()
+    from_clients: bool = False
 
 
 class Wiring(Protocol):

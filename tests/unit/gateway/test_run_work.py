@@ -26,6 +26,7 @@ from strata.gateway.runs.domain.runs import (
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.events.live_run import RunHub
 from strata.shared.clock import SystemClock
+from strata.shared.project_use import ProjectUse
 from strata.shared.usage import Usage
 
 _RUNS = 20
@@ -114,7 +115,16 @@ def new_run(project: str, number: int) -> NewRun:
 def dispatcher_of(turns: Turns) -> Dispatcher:
     store, signer = cast("Any", Store()), cast("Any", Signer())
     hub, terms = RunHub(lambda _: None), DispatchTerms()
-    return Dispatcher(store, hub, turns, signer, SystemClock(), owner="gateway-1", terms=terms)
+    return Dispatcher(
+        store,
+        hub,
+        turns,
+        signer,
+        SystemClock(),
+        owner="gateway-1",
+        terms=terms,
+        use=ProjectUse(),
+    )
 
 
 async def until(condition: Any) -> None:

@@ -13,12 +13,14 @@ import pytest
 from polling import settle
 from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.protocol.shapes import RpcShape
+from strata.shared import fair_slots
 from strata.shared.context import Caller, RequestContext, calling_project, use
 from strata.shared.foreground_work import ForegroundWork
 from strata.shared.interceptors.admission import Admission
 from strata.shared.interceptors.fair_calls import FairCalls
 from strata.shared.interceptors.idle_uploads import IdleUploads
 from strata.shared.interceptors.pipeline import ServedMethod
+from strata.shared.project_use import ProjectUse
 
 UNARY = ServedMethod("/a.B/Get", "a.B", RpcShape(False, False))
 ANOTHER = ServedMethod("/a.C/Search", "a.C", RpcShape(False, False))
@@ -125,6 +127,91 @@ async def test_waiting_calls_do_not_block_other_calls_of_their_project() -> None
     assert not any(task.done() for task in waiting)
     released.set()
     await asyncio.gather(*waiting)
+
+
+class Held:
+    """Calls that go on until they are ended, at a server that clients call.
+
+    Attributes:
+        use: What projects use.
+        served: The calls that were begun, by project.
+    """
+
+    def __init__(self) -> None:
+        self.use = ProjectUse(lambda: 100.0)
+        self.served: Counter[str] = Counter()
+        self._ended = asyncio.Event()
+        fair = FairCalls(256, use=self.use, from_clients=True)
+        self._runs = {method: fair.bind(method, self._proceed) for method in (UNARY, UPLOAD)}
+        self._tasks: list[asyncio.Future[None]] = []
+
+    async def begin(
+        self, method: ServedMethod, project: str, count: int = 1, **caller: Any
+    ) -> None:
+        """Begins calls, each with two messages if it is an upload."""
+        organization = caller.pop("organization", "org")
+        with use(RequestContext(caller=Caller(organization, project, "key", **caller))):
+            for _ in range(count):
+                call: Any = SimpleNamespace(request=_messages(0, 0))
+                self._tasks.append(asyncio.ensure_future(self._runs[method](call)))
+        await settle(5)
+
+    async def end(self) -> None:
+        """Ends all calls."""
+        self._ended.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _proceed(self, call: Any) -> None:
+        async for _ in call.request:
+            self.served[calling_project()] += 1
+            await self._ended.wait()
+
+
+@pytest.fixture
+def without_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets calls count as long as they take."""
+    monkeypatch.setattr(fair_slots, "_SHORT_S", None)
+
+
+@pytest.mark.usefixtures("without_timers")
+async def test_calls_and_uploads_of_a_project_have_few_slots_together_beside_others() -> None:
+    held = Held()
+    await held.begin(UNARY, "quiet")
+    await held.begin(UPLOAD, "noisy", 10)
+    await held.begin(UNARY, "noisy", 10)
+    assert held.served == {"quiet": 1, "noisy": 1}
+    # Calls for runs are a part of work that has begun, and background work makes few.
+    await held.begin(UNARY, "noisy", run_id="run-1")
+    await held.begin(UNARY, "noisy", organization="")
+    await held.begin(UPLOAD, "noisy", run_id="run-1")
+    assert held.served["noisy"] == 4
+    await held.begin(UPLOAD, "quiet")
+    assert held.served["quiet"] == 1, "its first call is under way"
+    await held.begin(UPLOAD, "third")
+    assert held.served["third"] == 1
+    await held.end()
+    assert held.served == {"quiet": 4, "third": 2, "noisy": 46}
+
+
+async def test_uploads_of_a_project_alone_do_not_wait() -> None:
+    held = Held()
+    await held.begin(UPLOAD, "noisy", 20)
+    assert held.served["noisy"] == 20
+    await held.end()
+    assert held.served["noisy"] == 40
+
+
+@pytest.mark.usefixtures("without_timers")
+async def test_calls_of_background_work_hold_nobody_back() -> None:
+    held = Held()
+    for _ in range(5):
+        held.use.take("busy")
+        held.use.release("busy")
+    await held.begin(UNARY, "noisy", organization="")
+    assert not held.use.gives_way("busy")
+    await held.begin(UNARY, "noisy")
+    assert held.use.gives_way("busy")
+    await held.end()
 
 
 async def _messages(*pauses: float) -> AsyncIterator[int]:

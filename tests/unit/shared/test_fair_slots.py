@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from polling import settle
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.fair_slots import FairSlots, ProjectUse, share_of, slots_of_short_work
+from strata.shared.fair_slots import FairSlots, share_of, slots_of_short_work
+from strata.shared.project_use import ProjectUse
 
 
 async def test_a_project_at_its_share_leaves_slots_to_others() -> None:

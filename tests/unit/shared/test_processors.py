@@ -15,9 +15,9 @@ def test_hardware_threads_per_core_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("max 100000\n", None), ("250000 100000\n", 2), ("50000 100000\n", 1), ("", None)],
+    [("max 100000\n", None), ("250000 100000\n", 2.5), ("50000 100000\n", 0.5), ("", None)],
 )
-def test_the_quota_of_a_cgroup_counts_whole_processors(text: str, expected: int | None) -> None:
+def test_the_quota_of_a_cgroup_is_read(text: str, expected: float | None) -> None:
     assert parse_cpu_quota(text) == expected
 
 

@@ -17,7 +17,8 @@ from strata.agent_loop.domain.ports import (
 from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.shared.clock import Clock
-from strata.shared.fair_slots import USE_OF_PROCESS, slots_of_short_work
+from strata.shared.fair_slots import slots_of_short_work
+from strata.shared.project_use import USE_OF_PROCESS
 from strata.shared.telemetry import Telemetry
 
 DEFAULT_APPROVAL_S = 24 * 3600

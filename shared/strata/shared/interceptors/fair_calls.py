@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from strata.shared.context import current
-from strata.shared.fair_slots import ProjectUse, slots_of_short_work
+from strata.shared.fair_slots import Slot, slots_of_short_work
 from strata.shared.foreground_work import ForegroundWork
+from strata.shared.interceptors.idle_uploads import is_upload
 from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
+from strata.shared.project_use import ProjectUse
 
 
 class FairCalls:
     """Lets calls of a quiet project overtake the waiting calls of a busy project.
 
-    Streams are not scheduled here: they are long, and their work is scheduled where it is done.
-    Calls without a project, such as those of an organization key, always pass. Background work of
-    the process gives way to calls that are made for runs.
+    Uploads of clients wait before each message is taken. Other streams are not scheduled here: they
+    are long, and their work is scheduled where it is done. Calls without a project, such as those
+    of an organization key, and those without an organization, which services make for their own
+    work in the background, always pass. Background work of the process gives way to calls that are
+    made for runs.
 
     Args:
         max_unary: Unary calls that the server takes at once.
         foreground: Where the calls for runs are foreground work; None if nothing gives way to them.
         use: See `FairSlots`.
+        from_clients: Whether clients call this server. Their calls are work that arrives; those for
+            runs are not, because they are part of it.
     """
 
     def __init__(
@@ -28,23 +35,57 @@ class FairCalls:
         max_unary: int,
         foreground: ForegroundWork | None = None,
         use: ProjectUse | None = None,
+        *,
+        from_clients: bool = False,
     ) -> None:
         self._foreground = foreground or ForegroundWork()
         self._slots = slots_of_short_work(max_unary, "calls", use)
+        self._arriving = (
+            slots_of_short_work(max_unary, "calls", use, arriving=True) if from_clients else None
+        )
 
     def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call with a wait for a slot of its project."""
-        if method.infrastructure or method.shape.streaming:
+        if method.infrastructure:
             return proceed
+        if method.shape.streaming:
+            return self._upload(proceed) if is_upload(method) else proceed
 
         async def run(call: ServerCall) -> Any:
             caller = current().caller
-            if caller is None or not caller.project_id:
+            if caller is None or not caller.project_id or not caller.organization_id:
                 return await proceed(call)
-            async with self._slots.slot(caller.project_id):
-                if caller.run_id is None:
+            if caller.run_id is None:
+                async with (self._arriving or self._slots).slot(caller.project_id):
                     return await proceed(call)
+            async with self._slots.slot(caller.project_id):
                 with self._foreground:
                     return await proceed(call)
 
         return run
+
+    def _upload(self, proceed: Next) -> Next:
+        slots = self._arriving
+        if slots is None:
+            return proceed
+
+        async def run(call: ServerCall) -> Any:
+            caller = current().caller
+            if caller is None or not caller.project_id or caller.run_id is not None:
+                return await proceed(call)
+            slot = slots.slot(caller.project_id)
+            call.request = _taken_in_turn(call.request, slot)
+            try:
+                return await proceed(call)
+            finally:
+                slot.release()
+
+        return run
+
+
+async def _taken_in_turn(requests: Any, slot: Slot) -> AsyncIterator[Any]:
+    """Yields requests, and ends, each when the slot is held: it is given back after a moment."""
+    async for request in requests:
+        await slot.acquire()
+        yield request
+    await slot.acquire()

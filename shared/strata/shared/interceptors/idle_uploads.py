@@ -12,12 +12,22 @@ from strata.shared.interceptors.pipeline import Next, ServedMethod, ServerCall
 _UPLOAD = "Upload"
 
 
+def is_upload(method: ServedMethod) -> bool:
+    """Returns whether clients upload with a method.
+
+    Uploads are client-streaming methods and bidirectional ones whose name begins with "Upload".
+    """
+    name = method.path.rpartition("/")[2]
+    alone = method.shape.request_streaming and not method.shape.response_streaming
+    upload = alone or (method.shape.request_streaming and name.startswith(_UPLOAD))
+    return upload and method.known and not method.infrastructure
+
+
 class IdleUploads:
     """Limits the time between two messages of an upload.
 
-    Uploads are client-streaming methods and methods with "Upload" in the name. Other bidirectional
-    streams may be idle, because their client sends only answers. The time in which the server
-    processes a message does not count.
+    Other bidirectional streams may be idle, because their client sends only answers. The time in
+    which the server processes a message does not count.
 
     Args:
         seconds: Time that the server waits for the next message.
@@ -28,10 +38,7 @@ class IdleUploads:
 
     def bind(self, method: ServedMethod, proceed: Next) -> Next:
         """Returns the call with the idle limit on its requests."""
-        name = method.path.rpartition("/")[2]
-        alone = method.shape.request_streaming and not method.shape.response_streaming
-        upload = alone or (method.shape.request_streaming and name.startswith(_UPLOAD))
-        if method.infrastructure or not method.known or not upload:
+        if not is_upload(method):
             return proceed
 
         async def run(call: ServerCall) -> Any:

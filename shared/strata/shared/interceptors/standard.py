@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from strata.shared.clock import Clock
-from strata.shared.fair_slots import USE_OF_PROCESS
 from strata.shared.foreground_work import CALLS_OF_RUNS
 from strata.shared.interceptors.admission import Admission
 from strata.shared.interceptors.auth import Authenticate, Authenticator
@@ -13,6 +12,7 @@ from strata.shared.interceptors.fair_calls import FairCalls
 from strata.shared.interceptors.idle_uploads import IdleUploads
 from strata.shared.interceptors.observe import Observe
 from strata.shared.interceptors.pipeline import MethodTable
+from strata.shared.project_use import USE_OF_PROCESS
 from strata.shared.settings import ServerLimits
 from strata.shared.telemetry import Telemetry
 
@@ -37,6 +37,7 @@ def method_table(
     access_log: bool = False,
     clock: Clock | None = None,
     host: str = "",
+    from_clients: bool = False,
 ) -> MethodTable:
     """Returns an empty table with the standard interceptors.
 
@@ -52,6 +53,7 @@ def method_table(
         access_log: See `Observe`.
         clock: See `Observe`.
         host: See `Observe`.
+        from_clients: See `FairCalls`.
     """
     return MethodTable(
         [
@@ -70,7 +72,12 @@ def method_table(
                 stream_s=STREAM_DEADLINE_S,
                 floor_s=DEADLINE_FLOOR_S,
             ),
-            FairCalls(limits.max_in_flight_unary, CALLS_OF_RUNS, USE_OF_PROCESS),
+            FairCalls(
+                limits.max_in_flight_unary,
+                CALLS_OF_RUNS,
+                USE_OF_PROCESS,
+                from_clients=from_clients,
+            ),
         ],
         max_message_bytes=limits.max_message_bytes,
     )

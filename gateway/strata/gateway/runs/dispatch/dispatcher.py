@@ -43,9 +43,9 @@ from strata.protocol.errors import (
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.fair_slots import USE_OF_PROCESS
 from strata.shared.logs import get_logger
 from strata.shared.partitions import DEFAULT_PARTITION
+from strata.shared.project_use import USE_OF_PROCESS, ProjectUse
 from strata.shared.stop_reasons import StopReason
 from strata.shared.telemetry import Telemetry
 from strata.shared.unstored_steps import is_step_not_stored
@@ -90,6 +90,7 @@ class Dispatcher:
         on_memory_run: Called with the payload of a memory agent's finished run; must not raise.
         telemetry: Gets the metrics and the spans of runs; None for none.
         partition: The partition of the projects whose runs it executes.
+        use: What the projects use of this process.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Dispatcher:
         on_memory_run: Callable[[bytes], Awaitable[None]] | None = None,
         telemetry: Telemetry | None = None,
         partition: str = DEFAULT_PARTITION,
+        use: ProjectUse = USE_OF_PROCESS,
     ) -> None:
         self._partition = partition
         self._store = store
@@ -126,7 +128,7 @@ class Dispatcher:
         self._memory_slots = RunSlots(
             self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
         )
-        self._working = slots_of_working_runs(USE_OF_PROCESS)
+        self._working = slots_of_working_runs(use)
         self._renewed = clock.monotonic()
         self._closing = False
         self._claiming = False

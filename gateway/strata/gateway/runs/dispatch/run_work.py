@@ -9,7 +9,8 @@ the others depends on how many of its runs work at once, and not on how many wai
 from __future__ import annotations
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.shared.fair_slots import ANY_NUMBER, FairSlots, ProjectUse
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots
+from strata.shared.project_use import ProjectUse
 
 _SLOTS = 1024
 # More working runs of one project do not make a gateway faster, but the first turn of another
@@ -20,8 +21,6 @@ _ALONE = 24
 _BESIDE_OTHERS = 1
 # Work that takes longer waits for something else, such as an unavailable service.
 _HOLD_S = 0.25
-# A busy project begins at least ten runs a second, however many runs of quieter projects work.
-_GIVE_WAY_S = 0.1
 
 
 def slots_of_working_runs(use: ProjectUse | None = None) -> FairSlots:
@@ -33,8 +32,8 @@ def slots_of_working_runs(use: ProjectUse | None = None) -> FairSlots:
         queue=ANY_NUMBER,
         most_beside_others=_BESIDE_OTHERS,
         hold_s=_HOLD_S,
-        give_way_s=_GIVE_WAY_S,
         use=use,
+        arriving=True,
     )
 
 
