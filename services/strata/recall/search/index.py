@@ -161,7 +161,7 @@ def entries_of(messages: Sequence[Message]) -> list[IndexEntry]:
 def preferences(
     query: SearchQuery, spoken: Sequence[TimeRange], speakers: Sequence[str] = ()
 ) -> list[Preference]:
-    """Returns the preferences of a query: the role, the speakers and the times that it refers to."""
+    """Returns the preferences of a query: role, speakers and times that it refers to."""
     role = query_role(query.text)
     whose = [] if role is None else [Preference(WHOSE_WEIGHT, "role", role.value)]
     whose += [Preference(WHOSE_WEIGHT, "speaker", name) for name in speakers]

@@ -4,7 +4,7 @@ The driver has codecs for the built-in types, but of their arrays only for ``tex
 Each connection queries the catalogue for the others at their first use. That takes three round
 trips and 5 to 10 ms of CPU time, most of it for planning a recursive query. The result is the same
 for all connections, because the numbers of the built-in types are the same in all databases. There
-is no public way to give it to the driver (MagicStack/asyncpg#1272), so a method of it is overridden.
+is no public way to give it to the driver (MagicStack/asyncpg#1272), so its method is overridden.
 """
 
 from __future__ import annotations
