@@ -64,7 +64,7 @@ class Cases:
         return (self.agent if body == "one" else self.other_agent).id
 
     async def _block(self, *later_values: str) -> str:
-        new = block_pb.NewBlock(label="notes", value="a")
+        new = block_pb.NewBlock(label=f"notes-{new_id('x')[-8:]}", value="a")
         block = (await self.system.blocks.CreateBlock(block_pb.CreateBlockRequest(block=new))).block
         for value in later_values:
             await self.system.blocks.UpdateBlock(
@@ -469,10 +469,15 @@ class Cases:
 _CASES = sorted(name for name in vars(Cases) if name[0].isupper())
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def agents(running_system: System) -> list[agent_pb.Agent]:
+    """Two agents of all cases: what a case stores in them has a name of its own."""
+    return [await running_system.make_agent() for _ in range(2)]
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def cases(system: System) -> AsyncIterator[Cases]:
+async def cases(system: System, agents: list[agent_pb.Agent]) -> AsyncIterator[Cases]:
     operator: Any = system.client(system.organization_key)
-    agents = [await system.make_agent() for _ in range(2)]
     system.model.respond(lambda _: say("Noted."))
     yield Cases(system, operator, agents)
     await operator.channel.close()
