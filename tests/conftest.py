@@ -29,6 +29,7 @@ from hypothesis import settings
 import ast_parse_lock
 import shared_certificates
 import shared_models
+from collection_order import in_usual_order, rotate_collection
 from prepared_folder import copy_prepared_folder, make_prepared_folder
 from scheduling import FixtureScheduling
 from shapes import mark_other_shapes
@@ -75,8 +76,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureSched
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Has the test processes import the modules in different orders."""
+    rotate_collection(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves most tests one shape of Strata; the others are slow tests."""
+    """Sorts the tests, and leaves most of them one shape of Strata; the others are slow tests."""
+    items[:] = in_usual_order(items)
     mark_other_shapes(items)
 
 
