@@ -188,7 +188,8 @@ async def test_an_answer_for_a_deleted_agent_is_an_error(system: System) -> None
     assert (await system.runs.ListApprovals(pending)).approvals == []
     with pytest.raises(NotFoundError) as raised:
         await respond(system, asked, approve=True)
-    assert raised.value.reason is Reason.AGENT_NOT_FOUND
+    # The gateway erases the approval some seconds after the end of its run.
+    assert raised.value.reason in (Reason.AGENT_NOT_FOUND, Reason.APPROVAL_NOT_FOUND)
     asked.approval_id = new_id("approval")
     with pytest.raises(NotFoundError) as raised:
         await respond(system, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from itertools import pairwise
 
 import pytest
@@ -19,11 +20,15 @@ from unit.agent_loop.loop.loop_harness import LoopHarness
 
 
 class Time:
-    """A clock that advances only while all tasks sleep."""
+    """A clock that advances only while all tasks of its thread sleep.
+
+    Servers of other tests may run in other threads; their pauses are real ones.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self._yield = asyncio.sleep
+        self._thread = threading.get_ident()
         monkeypatch.setattr(asyncio, "sleep", self._sleep)
 
     async def pass_on(self) -> None:
@@ -34,6 +39,9 @@ class Time:
         return self.now
 
     async def _sleep(self, seconds: float) -> None:
+        if threading.get_ident() != self._thread:
+            await self._yield(seconds)
+            return
         until = self.now + seconds
         await self._yield(0)
         self.now = max(self.now, until)
