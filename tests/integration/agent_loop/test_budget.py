@@ -124,8 +124,8 @@ async def test_turn_with_three_tool_calls_keeps_within_the_budget(meter: Meter) 
 
     assert searching.calls <= 4 + 2 * 2
     assert editing.calls <= 4 + 2 * 2 + 1
-    # Each search makes four queries: for the names of speakers, for messages that wait for the index,
-    # for the messages that the index named, and for their neighbours.
+    # Each search makes four queries: for the names of speakers, for messages that wait for the
+    # index, for the messages that the index named, and for their neighbours.
     assert searching.statements - plain.statements <= 16
     assert editing.statements - plain.statements <= 15
     assert editing.all <= 15 + 12
