@@ -306,9 +306,11 @@ class StepCalls:
 
     async def _flush(self) -> None:
         if self._unrecorded:
-            results, self._unrecorded = self._unrecorded, []
+            results = list(self._unrecorded)
             context, step = self._context, self._record.step
             await until_available(lambda: context.journal.record(context.key, step, results))
+            # Not before: `keep` writes the results of a write that was cancelled once more.
+            del self._unrecorded[: len(results)]
 
     def _effect(self, call: ToolCall) -> ToolEffect:
         return self._record.effects.get(call.id, ToolEffect.UNDECLARED)

@@ -479,6 +479,29 @@ async def test_a_turn_stopped_by_its_process_stores_no_returns_for_interrupted_c
     assert sink.outcome.stop_reason is StopReason.END_TURN
 
 
+async def test_results_whose_write_is_interrupted_are_written_again() -> None:
+    harness = LoopHarness()
+    harness.model.replies = [harness.calls("acts")]
+    record, begun = harness.journal.record, asyncio.Event()
+
+    async def interrupted(*_: Any, **__: Any) -> None:
+        harness.journal.record = record  # type: ignore[method-assign]
+        begun.set()
+        await asyncio.Event().wait()
+
+    harness.journal.record = interrupted  # type: ignore[method-assign]
+    request = harness.request()
+    task = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    await harness.run(replace(request, attempt=2), reply("Done."))
+    [tool_return] = harness.recall.messages[3].tool_returns
+    assert tool_return.status is ToolStatus.OK
+
+
 async def cut_in_a_step() -> tuple[LoopHarness, RunRequest]:
     """Returns a run whose process was stopped while one of two calls was running."""
     harness = LoopHarness()
