@@ -25,7 +25,7 @@ class HttpConnection(HttpToolsProtocol):
     The parser keeps all bytes of an incomplete head, of the extension of a chunk, and of the
     trailers after a chunked body, and the application those of an incomplete body, also of clients
     without a key. A client that reads no more would keep its connection and the stream that it
-    follows for ever.
+    follows indefinitely.
     """
 
     _pending_bytes = 0

@@ -80,7 +80,7 @@ class Patience:
         self._ends: dict[str, tuple[float, float]] = {}
 
     def waits(self, project: str, taken: int = 0) -> bool:
-        """Returns whether a project goes on waiting, or begins to.
+        """Returns whether a project still has to wait, and begins its wait if it has none.
 
         Args:
             project: The project.
@@ -97,7 +97,7 @@ class Patience:
         self._ends.pop(project, None)
 
     def next_end_s(self) -> float:
-        """Returns the seconds until the next wait ends; infinity if none goes on."""
+        """Returns the seconds until the next wait ends; infinity if no project waits."""
         now = self._now()
         # Those that have waited long enough wait for something else, and its release wakes them.
         return min((end - now for end, _ in self._ends.values() if end > now), default=math.inf)

@@ -109,7 +109,7 @@ def launch(mode: str, identity: Identity, death_signal: signal.Signals) -> list[
 
 
 def end_of(process: subprocess.Popen[bytes]) -> str:
-    """Says how a child has ended: ``it ended with signal 7 (Bus error)``. Its log may be empty."""
+    """Describes how a child ended: ``it ended with signal 7 (Bus error)``. Its log may be empty."""
     code = process.returncode
     if code < 0:
         return f"it ended with signal {-code} ({signal.strsignal(-code)})"

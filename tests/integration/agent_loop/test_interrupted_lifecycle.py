@@ -88,7 +88,7 @@ async def test_interrupted_deletion_is_continued(
         await store.get(second.id)
 
 
-async def test_a_creation_that_nobody_continues_is_rolled_back(
+async def test_a_creation_that_is_not_continued_is_rolled_back(
     services: InnerServices, store: PostgresAgentStore
 ) -> None:
     async def label_count() -> int:

@@ -1,7 +1,6 @@
 """Rolls back creations of agents that were cut off between services and are not repeated.
 
-An agent in creation cannot be found and is not listed, so nobody would notice its blocks and its
-archive.
+An agent in creation is in no list, so clients cannot delete it with its blocks and its archive.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class AgentCreations:
         self._tasks = BoundedTasks[str](_MOST_AT_ONCE, self.wake)
 
     def wake(self) -> None:
-        """Says that creations are due."""
+        """Signals that creations are due."""
         self._wake.set()
 
     async def keep_rolling_back(self) -> None:

@@ -2,8 +2,8 @@
 
 The agent loop hides the agent first and then deletes it from all services; afterwards the gateway
 ends its runs, schedules and document agents, and erases the events of its runs, and of the runs of
-its memory agents. A hidden agent can no longer be found, so an interrupted deletion would remain
-unnoticed.
+its memory agents. A hidden agent is in no list, so clients cannot see that its deletion was
+interrupted.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class DatabaseConnection(AsyncConnection):
         )
 
     async def learn_tenant_type(self) -> None:
-        """Tells the driver that a tenant is sent as text, once for each connection.
+        """Configures the driver to send a tenant as text, once for each connection.
 
         Without that the driver would read the type from the catalogue, in three statements that
         take much longer than this one.

@@ -66,7 +66,7 @@ class TimedHttpClient(DefaultAsyncHttpxClient):
     """An HTTP client of the SDK that limits the time of each answer as a whole.
 
     The timeouts of the SDK limit single reads: an endpoint that sends a byte now and then would
-    keep a request, and its slot, for ever.
+    keep a request, and its slot, indefinitely.
 
     Args:
         answer_s: Seconds from sending a request to the end of its answer.
