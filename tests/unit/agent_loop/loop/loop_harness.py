@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -107,3 +108,14 @@ def assert_pairs_are_whole(messages: Sequence[Message]) -> None:
             assert [tool_return.tool_call_id for tool_return in following.tool_returns] == asked
         if following is not None and following.tool_returns:
             assert message is not None and message.tool_calls  # noqa: PT018
+
+
+def roles(harness: LoopHarness) -> list[str]:
+    """Returns the roles of all stored messages."""
+    return [message.role.value for message in harness.recall.messages]
+
+
+def content(harness: LoopHarness, message: int, part: int = 0) -> str:
+    """Returns what a stored tool return reports to the model."""
+    packed = harness.recall.messages[message].tool_returns[part].content
+    return str(json.loads(packed)["message"])

@@ -43,7 +43,7 @@ from unit.agent_loop.loop.json_replies import (
     WEATHER,
     harness_with,
 )
-from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.loop_harness import LoopHarness, roles
 from unit.agent_loop.loop.model_replies import reply
 
 PROBLEM = "unknown 'town' (it takes 'city', 'note')"
@@ -94,10 +94,6 @@ def streamed(harness: LoopHarness, **fields: Any) -> RunRequest:
 
 def shown(sink: Sink) -> str:
     return "".join(piece.text for piece in sink.of(TextPiece))
-
-
-def roles(harness: LoopHarness) -> list[str]:
-    return [message.role.value for message in harness.recall.messages]
 
 
 async def test_the_schema_is_sent_and_a_valid_reply_is_shown_at_once() -> None:
