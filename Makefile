@@ -18,7 +18,7 @@ GO_BUILD := CGO_ENABLED=0 go build -gcflags='all=-N -l -dwarf=false' -ldflags='-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-unit test-slow test-local-model clients tools promtool check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale bench-capacity docs screenshots format lock clean
+.PHONY: help setup run demo test test-unit test-slow test-local-model clients programs tools promtool check lint types imports proto proto-check breaking k8s-check bench bench-peers bench-scale bench-capacity docs screenshots format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -115,7 +115,11 @@ setup: $(READY) ## Make the virtual environment.
 run: $(READY) ## Start Strata with embedded engines and chat with an agent.
 	@$(BIN)/strata run
 
-test: $(READY) $(OTHERS) $(WITH_NPM) $(WITH_GO) $(WITH_MAVEN:=-example) tools ## Run all tests but the slow ones.
+# What tests need beside Python packages; two at a time, since each of them waits for the network in between.
+programs: $(OTHERS) $(WITH_NPM) $(WITH_GO) $(WITH_MAVEN:=-example) tools
+
+test: $(READY) ## Run all tests but the slow ones.
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target programs
 	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --durations 25
 
 test-unit: $(READY) ## Run the tests that start no engine and no process.
