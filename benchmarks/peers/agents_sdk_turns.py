@@ -10,7 +10,10 @@ from typing import Any
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from agents.extensions.memory import SQLAlchemySession
 from openai import AsyncOpenAI
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import (  # noqa: TID251 - a program without Strata
+    AsyncEngine,
+    create_async_engine,
+)
 
 from benchmarks.peers.program import (
     NoRunStateError,

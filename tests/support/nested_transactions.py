@@ -14,9 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 
 
 @dataclass(eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import block_not_found
 from strata.shared.context import current_project
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import ANY_SUBJECT, ColumnType, RequestTable
 

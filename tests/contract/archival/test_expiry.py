@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from archival_stores import Finder, Stores, archive, new_passage, new_text
 from callers import as_project
@@ -16,6 +15,7 @@ from strata.archival.domain.search import Search
 from strata.archival.store import Expiry
 from strata.protocol.errors import InvalidArgumentError, NotFoundError
 from strata.shared import context
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from callers import new_project
 from gateway_records import PROJECT, TERMS, new_run, new_schedule
@@ -30,6 +29,7 @@ from strata.gateway.webhooks.domain import NewWebhook
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import RequestTable, run_once
 from strata.shared.ids import new_id

@@ -1,6 +1,6 @@
 """Processes do not import libraries at their start that only some clients or settings need.
 
-The import ban in `pyproject.toml` covers the rest of Qdrant's client.
+The import bans in `pyproject.toml` cover the rest of these libraries.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ PROCESSES = sorted(
     }
 )
 CLIENT = ("qdrant_client.http", "qdrant_client.http.models", "qdrant_client.async_qdrant_client")
+# Only sessions of the object-relational mapper need it.
+MAPPER = ("sqlalchemy.orm",)
 ON_DEMAND = ("a2a", "strata.gateway.http.mcp", "strata.gateway.console.application", "jinja2")
 """Loaded at the first request for them."""
 # Only where traces are on. The API of OpenTelemetry is a dependency of the SDK of MCP.
@@ -36,7 +38,7 @@ TRACES = ("opentelemetry.sdk", "opentelemetry.proto", "opentelemetry.exporter", 
 def test_no_process_imports_optional_libraries_at_its_start() -> None:
     program = (
         f"import sys, {', '.join(PROCESSES)}\n"
-        f"print([name for name in {CLIENT + ON_DEMAND + TRACES!r} if name in sys.modules],"
+        f"print([name for name in {CLIENT + MAPPER + ON_DEMAND + TRACES!r} if name in sys.modules],"
         " 'qdrant_client.grpc' in sys.modules)"
     )
     done = subprocess.run(

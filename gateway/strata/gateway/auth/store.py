@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.gateway.auth.domain import (
     ApiKey,
@@ -29,6 +28,7 @@ from strata.gateway.auth.domain import (
 )
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 from strata.shared.partitions import DEFAULT_PARTITION

@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.principals import Principal
@@ -38,6 +37,7 @@ from strata.protocol.errors import (
     UnavailableError,
 )
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 from strata.shared.waiting_work import any_row_sql

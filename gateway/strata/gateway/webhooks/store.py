@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.gateway.runs.store.statements import webhook_deliveries_sql
 from strata.gateway.webhooks.domain import (
@@ -25,6 +24,7 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
 )
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.project_turns import PendingInTurn
 from strata.shared.waiting_work import any_row_sql

@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import TextClause, TextualSelect, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -41,6 +40,7 @@ from strata.agent_loop.store.rows import (
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError, answered_or

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.agent_loop.domain.agent.agents import revision_mismatch
 from strata.agent_loop.domain.agent.groups import (
@@ -35,6 +34,7 @@ from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import LostRaceError

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import CursorResult, TextClause, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.passages import (
     MOST_TAGS,
@@ -33,6 +32,7 @@ from strata.archival.store.rows import (
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.chunks import FileChunk, FileProgress, StoredChunk, split_key
 from strata.archival.store.rows import (
@@ -22,6 +21,7 @@ from strata.archival.store.words import query_sql, storable
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.ids import new_id
 from strata.shared.search.result_merge import DatabaseSnapshot
 

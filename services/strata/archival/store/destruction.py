@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.store.rows import EMPTIED, PASSAGES, UNEXPIRED
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 
 _ARCHIVE_BATCH = 50
 

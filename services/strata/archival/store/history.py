@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.history import (
     Author,
@@ -43,6 +42,7 @@ from strata.archival.store.rows import (
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
 
 _LOCK = text(

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.passages import (
     Archive,
@@ -37,6 +36,7 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.shared.context import current_project
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
 
 _MOST_VIOLATIONS = 20

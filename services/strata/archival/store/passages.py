@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import (
@@ -43,6 +42,7 @@ from strata.archival.store.words import (
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey, request_id_reused
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.vectors.stop_words import without_stop_words

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.ports import LabelledBlock, Unit
@@ -33,6 +32,7 @@ from strata.core_memory.store.unit import PostgresUnit
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import LostRaceError, answered_or
 

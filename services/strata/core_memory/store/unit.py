@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import CursorResult, TextClause
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import (
     Authorship,
@@ -58,6 +57,7 @@ from strata.core_memory.store.statements import (
     VERSIONS_AT,
 )
 from strata.shared.context import current_project
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError

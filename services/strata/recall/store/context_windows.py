@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row, TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import (
     AbortedError,
@@ -50,6 +49,7 @@ from strata.recall.store.rows import (
 )
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.messages import MessageRole
 
 _INSERT = f"""

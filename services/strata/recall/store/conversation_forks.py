@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.conversation_forks import in_window_order, unanswered_calls, with_returns
@@ -18,6 +17,7 @@ from strata.recall.store.messages import missing
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 

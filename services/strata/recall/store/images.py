@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Message, StoredImage
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 
 # The update only serves to lock the row of an existing image.
 _STORE = text(

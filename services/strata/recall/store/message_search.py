@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Row, TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import DEFAULT_ROLES, MOST_SPEAKERS, SearchQuery
@@ -19,6 +18,7 @@ from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
 from strata.shared.tool_catalogue import HISTORY_TOOLS, SEND_MESSAGE

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import (
@@ -20,6 +19,7 @@ from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.rows import COLUMNS, to_message
 from strata.shared.context import current_project
 from strata.shared.db import PAGE_BYTES, Database, rows_that_fit
+from strata.shared.db.async_engine import AsyncConnection
 
 _GET = text(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
 _POSITION = text(POSITION)

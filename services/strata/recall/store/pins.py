@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.recall.domain.messages import Message
@@ -15,6 +14,7 @@ from strata.recall.store.messages import missing
 from strata.recall.store.rows import BY_ID, BY_RUN, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.messages import MessageRole
 
 _LOCK = text(

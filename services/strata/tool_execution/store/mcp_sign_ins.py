@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.tool_execution.domain.mcp import CompletedSignIn, server_missing
 from strata.tool_execution.domain.mcp_sign_in import MAX_PENDING, Renewal, SealedTokens
 from strata.tool_execution.store import mcp_statements as sql

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.shared.context import current_project
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import ANY_SUBJECT, ColumnType, RequestTable
 from strata.tool_execution.domain.registry import tool_missing

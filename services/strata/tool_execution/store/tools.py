@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.mcp import TOO_MANY_TOOLS

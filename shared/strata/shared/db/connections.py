@@ -16,10 +16,10 @@ import asyncpg
 from sqlalchemy.engine import IteratorResult
 from sqlalchemy.engine.result import SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql.expression import Executable
 
 from strata.shared import context
+from strata.shared.db.async_engine import AsyncConnection, AsyncEngine
 from strata.shared.db.driver_statements import DriverStatement, DriverStatements
 from strata.shared.db.errors import is_outdated
 from strata.shared.db.policies import SHARED_SCHEMA, TENANT_TYPE

@@ -34,11 +34,11 @@ import asyncpg
 from sqlalchemy import Row, TextClause, TextualSelect, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
 
 from strata.protocol.errors import InternalError
 from strata.shared import context
+from strata.shared.db.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 from strata.shared.db.connections import (
     DatabaseConnection,
     StatementResult,

@@ -21,10 +21,10 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.context import current_project
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.database import Database
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 

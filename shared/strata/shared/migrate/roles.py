@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import asyncpg
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import FailedPreconditionError, Reason
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.errors import driver_error
 from strata.shared.db.policies import SHARED_SCHEMA, TENANT_TYPE, tenant_type_sql
 from strata.shared.migrate.passwords import scram_verifier

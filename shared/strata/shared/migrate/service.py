@@ -17,10 +17,10 @@ import asyncpg
 from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from strata.protocol.errors import FailedPreconditionError, Reason
+from strata.shared.db.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 from strata.shared.db.database import unique_statement_name
 from strata.shared.db.errors import as_strata_error, driver_error, unavailable
 from strata.shared.migrate.roles import (

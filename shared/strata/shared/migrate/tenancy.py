@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import FailedPreconditionError, Reason
+from strata.shared.db.async_engine import AsyncConnection
 
 _TABLES = text(
     """

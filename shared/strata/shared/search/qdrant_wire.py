@@ -2,8 +2,7 @@
 
 The messages come with `qdrant-client`. A normal import of that package also loads its HTTP
 client, its local mode and its models, which takes 30 MB or more and half a second. This module
-therefore imports only the `grpc` subpackage, with an empty stand-in for the parent package, unless
-the client is already loaded.
+therefore imports only the `grpc` subpackage.
 
 The vector index and the embedded engine share it. It is outside of `vectors`, so that the process
 of the engine does not load the index.
@@ -11,25 +10,9 @@ of the engine does not load the index.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
+from strata.shared.package_stand_in import stand_in
 
-
-def _stand_in() -> ModuleType | None:
-    if "qdrant_client" in sys.modules:
-        return None
-    spec = importlib.util.find_spec("qdrant_client")
-    if spec is None or spec.submodule_search_locations is None:
-        raise ModuleNotFoundError("qdrant-client is not installed", name="qdrant_client")
-    parent = ModuleType("qdrant_client")
-    parent.__path__ = list(spec.submodule_search_locations)
-    sys.modules["qdrant_client"] = parent
-    return parent
-
-
-_parent = _stand_in()
-try:
+with stand_in("qdrant_client"):
     from qdrant_client.grpc import (
         collections_pb2 as collections,
     )
@@ -54,10 +37,6 @@ try:
     from qdrant_client.grpc import (
         qdrant_pb2_grpc as root_service,
     )
-finally:
-    # A later import of the client must load the real package.
-    if _parent is not None and sys.modules.get("qdrant_client") is _parent:
-        del sys.modules["qdrant_client"]
 
 __all__ = [
     "collections",

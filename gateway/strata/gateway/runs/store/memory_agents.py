@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.gateway.runs.domain.memory_agents import (
     MemoryBudget,
@@ -22,6 +21,7 @@ from strata.gateway.runs.domain.states import OPEN_STATES, RunState
 from strata.gateway.runs.payloads import memory_payload
 from strata.gateway.runs.store.statements import ANY_MEMORY_RUN_TO_CLAIM, CLAIM_MEMORY_RUNS
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 
 # Maximum number of projects with queued runs that one claim considers.
 _PROJECTS = 64

@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import TextualSelect
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.gateway.runs.domain.approvals import (
     Approval,
@@ -52,6 +51,7 @@ from strata.protocol.errors import (
     UnavailableError,
 )
 from strata.shared.db import PAGE_BYTES, Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import COUNTS, Usage

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 
 _PART = text(
     "SELECT data FROM core_memory.content_parts"

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.prompt.compilation import FileLimits
@@ -30,6 +29,7 @@ from strata.core_memory.files.store.transactions import once
 from strata.core_memory.files.store.views import PostgresViews
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 
 # The files of an agent, through its attached folders.
 ATTACHED = """

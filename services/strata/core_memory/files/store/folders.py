@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import agent_not_found
 from strata.core_memory.domain.core_memory import Receipt
@@ -21,6 +20,7 @@ from strata.core_memory.files.store.transactions import once
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.ids import new_id
 
 # Waits for a concurrent transaction that creates a folder of the same name.

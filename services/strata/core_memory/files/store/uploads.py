@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Row, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.files import (
@@ -27,6 +26,7 @@ from strata.protocol.errors import UnavailableError
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.ids import new_id
 
 _PUT = text(

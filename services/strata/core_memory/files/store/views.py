@@ -9,13 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row, TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.files.domain.directories import CLOSED_SHOWN, MOST_LISTED, FolderView
 from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindow
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.text_extraction.pages import PAGE_CHARS
 from strata.shared.context import current_project
+from strata.shared.db.async_engine import AsyncConnection
 
 DIRECTORIES_FINGERPRINT = """
     coalesce((

@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.db import Database
+from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.request_table import answered_or
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.generations import Serving
