@@ -15,7 +15,7 @@ from certificates import self_signed
 from strata.cli.commands.up import _ready
 from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import WrongSettingError
-from strata.standalone.compose.local import SETTINGS_OF_SERVICES, Local, _internal_address
+from strata.standalone.compose.local import Local, _check_settings, _internal_address
 from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.data_folder import DataFolder
 
@@ -126,5 +126,11 @@ def test_brackets_in_the_path_of_a_data_folder_are_printed(folder_in_brackets: D
     assert text.count(str(folder_in_brackets.path)) == 4
 
 
-def test_settings_of_all_services_are_checked_before_anything_starts() -> None:
-    assert {service.settings for service in ALL_SERVICES} == set(SETTINGS_OF_SERVICES)
+@pytest.mark.parametrize("service", [spec.name for spec in ALL_SERVICES])
+def test_settings_of_all_services_are_checked_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    variable = f"STRATA_{service.upper()}_GRACE_S"
+    monkeypatch.setenv(variable, "soon")
+    with pytest.raises(WrongSettingError, match=variable):
+        _check_settings()

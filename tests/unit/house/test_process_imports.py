@@ -49,3 +49,20 @@ def test_no_process_imports_optional_libraries_at_its_start() -> None:
         check=False,
     )
     assert done.stdout.strip() == "[] True", done.stderr
+
+
+@pytest.mark.child_process
+def test_the_process_that_starts_services_imports_none_of_them() -> None:
+    program = (
+        "import sys, strata.standalone.compose.split\n"
+        "from strata.standalone.compose.services import ALL_SERVICES\n"
+        "print(len(ALL_SERVICES), [s.name for s in ALL_SERVICES if s.module in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": SOURCE_PATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "7 []", done.stderr

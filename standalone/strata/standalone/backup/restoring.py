@@ -12,7 +12,8 @@ from strata.protocol.errors import DataLossError, FailedPreconditionError, Reaso
 from strata.standalone.backup.dumps import count_rows, load
 from strata.standalone.backup.manifest import DUMP, FOLDERS, PARTIAL, Manifest, verify_files
 from strata.standalone.backup.writing import copy_file
-from strata.standalone.compose.storage import DATABASE, create_database, service_specs
+from strata.standalone.compose.services import SERVICES
+from strata.standalone.compose.storage import DATABASE, create_database
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.files import partial_folder, publish_folder, reported_errors
 from strata.standalone.postgres import EmbeddedPostgres
@@ -45,7 +46,7 @@ async def restore_backup(source: Path, target: Path) -> Manifest:
 
 async def _verified(source: Path) -> Manifest:
     manifest = await asyncio.to_thread(verify_files, source)
-    await _check_revisions(manifest)
+    _check_revisions(manifest)
     return manifest
 
 
@@ -95,7 +96,7 @@ async def _build(source: Path, manifest: Manifest, path: Path) -> None:
             stack.push_async_callback(engine.stop)
             await create_database(engine)
             url = engine.url(database=DATABASE)
-            for spec in await service_specs():
+            for spec in SERVICES:
                 passwords = folder.role_passwords(spec.migrations.service)
                 await spec.migrations.create_roles(url, passwords)
             await load(url, source / DUMP, folder.postgres)
@@ -114,9 +115,9 @@ def _check_empty(target: Path) -> None:
         )
 
 
-async def _check_revisions(manifest: Manifest) -> None:
+def _check_revisions(manifest: Manifest) -> None:
     """Refuses a backup whose schemas this release does not know."""
-    for spec in await service_specs():
+    for spec in SERVICES:
         migrations = spec.migrations
         revision = manifest.revisions.get(migrations.schema)
         if revision is None or revision not in migrations.revisions:

@@ -9,26 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from strata.agent_loop.settings import AgentLoopSettings
-from strata.archival.settings import ArchivalSettings
 from strata.client.target import API_KEY_FILE, ORGANIZATION_KEY_FILE
-from strata.core_memory.settings import CoreMemorySettings
 from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.settings import DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT, GatewaySettings
-from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.logs import LogFormat, LogLevel
 from strata.shared.secrets import generate_master_key
-from strata.shared.settings import ServiceSettings
 from strata.shared.tracing.settings import TraceSettings
 from strata.standalone.chat_model.progress import Progress, ignore
 from strata.standalone.chat_model.settings import LocalDemoSettings
 from strata.standalone.compose.model import ChatModelSettings, prepare_model
+from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.compose.storage import Storage, open_storage
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.files import write_atomically
 from strata.standalone.ports import next_free_port, pick_port
-from strata.tool_execution.settings import ToolExecutionSettings
-from strata.tool_runner.settings import ToolRunnerSettings
 
 HOST = "127.0.0.1"
 # For the person at the terminal.
@@ -36,16 +31,6 @@ DEFAULT_LOG_LEVEL: LogLevel = "WARNING"
 DEFAULT_LOG_FORMAT: LogFormat = "console"
 # A server that listens on one of these is reached at 127.0.0.1.
 _REACHED_ON_LOOPBACK = (HOST, "localhost", "0.0.0.0", "::", "[::]")  # noqa: S104 - compared only
-SETTINGS_OF_SERVICES: tuple[type[ServiceSettings], ...] = (
-    CoreMemorySettings,
-    RecallSettings,
-    ArchivalSettings,
-    ToolRunnerSettings,
-    ToolExecutionSettings,
-    AgentLoopSettings,
-    GatewaySettings,
-)
-"""Settings of every service, without `services`, whose import would load all of the services."""
 # Each connection is a process of PostgreSQL's; more of them serve two cores no faster.
 _POOL_SIZE = 4
 
@@ -193,7 +178,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     worker_key = folder.secret("core-memory-worker-key", lambda: generate_key_pair()[0])
     model_master_keys, tool_master_keys = _master_keys(folder)
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
-    storage = await open_storage(folder, stack)
+    storage = await open_storage(folder, stack, in_process=not options.split)
     database = storage.databases["gateway"]
     port = pick_port(options.port)
     http_port = _port(GatewaySettings().http_port, DEFAULT_HTTP_PORT, options, {port})
@@ -239,8 +224,8 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
 def _check_settings() -> None:
     """Validates all settings before anything starts: fetching a model may take minutes."""
     TraceSettings()
-    for settings in SETTINGS_OF_SERVICES:
-        settings()
+    for spec in ALL_SERVICES:
+        spec.settings()
     tls = GatewaySettings().tls
     if tls is not None:
         tls.credentials()

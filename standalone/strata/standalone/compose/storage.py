@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import asyncpg
 
 from strata.shared.migrate import ServiceMigrations
+from strata.standalone.compose.services import SERVICES, load_services
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
 
-if TYPE_CHECKING:
-    from strata.standalone.compose.services import StoringServiceSpec
-
 DATABASE = "strata"
-_SERVICES = "strata.standalone.compose.services"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +45,14 @@ class Storage:
         return {name: pid for name, pid in pids.items() if pid is not None}
 
 
-async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
+async def open_storage(folder: DataFolder, stack: AsyncExitStack, *, in_process: bool) -> Storage:
     """Starts the engines of an open data folder and brings every schema up to date.
 
     Args:
         folder: An open folder.
         stack: Stops the engines.
+        in_process: Whether the services will run in this process. They are imported meanwhile,
+            which takes longer than the start of the engines.
 
     Raises:
         FailedPreconditionError: The folder was written by a newer release.
@@ -68,20 +65,11 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
     async with asyncio.TaskGroup() as group:
         group.create_task(postgres.start())
         group.create_task(vectors.start())
-        # Importing the services takes longer than starting the engines.
-        loading = group.create_task(service_specs())
+        if in_process:
+            group.create_task(asyncio.to_thread(load_services))
     await create_database(postgres)
-    databases = {
-        spec.name: await _migrated(folder, postgres, spec.migrations) for spec in loading.result()
-    }
+    databases = {spec.name: await _migrated(folder, postgres, spec.migrations) for spec in SERVICES}
     return Storage(postgres, vectors, databases)
-
-
-async def service_specs() -> tuple[StoringServiceSpec, ...]:
-    """Returns the services with a schema, without blocking the event loop while they are loaded."""
-    module = await asyncio.to_thread(importlib.import_module, _SERVICES)
-    specs: tuple[StoringServiceSpec, ...] = module.SERVICES
-    return specs
 
 
 async def create_database(postgres: EmbeddedPostgres) -> None:

@@ -62,7 +62,7 @@ def run(
     Without a terminal, this runs strata up.
     """
     from strata.cli.commands.chat import open_chat  # noqa: PLC0415 - loads gRPC
-    from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads every service
+    from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads SQLAlchemy
     from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
 
     settings, client_settings = CliSettings(), ClientSettings.from_environment()
@@ -104,7 +104,7 @@ def up(
     ] = None,
 ) -> None:
     """Start Strata in the foreground: engines, services and gateway. Ctrl-C stops it."""
-    from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads every service
+    from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads SQLAlchemy
 
     settings, client_settings = CliSettings(), ClientSettings.from_environment()
     chosen = settings.port if port is None else port
@@ -170,7 +170,7 @@ def migrate(
     if not admin_url:
         raise UsageError("No database: give --url, or set STRATA_DATABASE_ADMIN_URL.")
     admin_urls = {DEFAULT_PARTITION: admin_url, **settings.partition_database_admin_urls}
-    from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads every service
+    from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads SQLAlchemy
         migrations_of,
         run_downgrade,
         run_migrate,

@@ -32,6 +32,8 @@ from strata.standalone.compose.local import (
     open_local,
 )
 from strata.standalone.compose.progress import ProgressBar, Report, progress_lines
+from strata.standalone.compose.single import build_services
+from strata.standalone.compose.split import start_services
 from strata.standalone.data_folder import DataFolder
 
 Announce = Callable[[Local, dict[str, int]], None]
@@ -95,8 +97,6 @@ async def _serve(folder: DataFolder, options: LocalOptions, announce: Announce) 
 
 
 async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
-    from strata.standalone.compose.single import build_services  # noqa: PLC0415 - loads every service
-
     async with AsyncExitStack() as engines:
         with _ended_by_signals():
             local = await open_local(folder, options, engines)
@@ -112,8 +112,6 @@ async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Ann
 
 
 async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
-    from strata.standalone.compose.split import start_services  # noqa: PLC0415 - loads every service
-
     with _ended_by_signals() as signals:
         async with AsyncExitStack() as stack:
             local = await open_local(folder, options, stack)
