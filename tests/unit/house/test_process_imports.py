@@ -15,7 +15,15 @@ from child_processes import SOURCE_PATH
 from unit.house.repository import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
-PROGRAMS = {program.partition(":")[0] for program in PROJECT["scripts"].values()}
+# Other programs are named after the service that they run.
+PROGRAMS = {
+    "strata.cli.entry",
+    *(
+        f"strata.{program.removeprefix('strata-').replace('-', '_')}.main"
+        for program, function in PROJECT["scripts"].items()
+        if function == "strata.shared.service_entry:main"
+    ),
+}
 PROCESSES = sorted(
     PROGRAMS
     | {

@@ -66,6 +66,10 @@ def runner_settings(monkeypatch: pytest.MonkeyPatch) -> ToolRunnerSettings:
     return ToolRunnerSettings()
 
 
+# Runs the service that the program is named after.
+SERVICE_ENTRY = "strata.shared.service_entry:main"
+
+
 def test_there_is_one_deployment_per_service() -> None:
     assert set(DEPLOYMENTS) == {service.app for service in services().values()}
     assert len(services()) == 6
@@ -82,7 +86,8 @@ def test_a_service_is_run_by_its_own_script(service: ServiceFacts) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     container = container_of(DEPLOYMENTS[service.app])
     (command,) = container["command"]
-    assert project["scripts"][command] == f"strata.{service.name}.main:main"
+    assert command == f"strata-{service.name.replace('_', '-')}"
+    assert project["scripts"][command] == SERVICE_ENTRY
     assert container["image"] == "strata"
 
 
@@ -203,7 +208,8 @@ def test_the_tool_runner_is_a_second_container_without_the_secrets_of_the_servic
     assert isinstance(service, ToolExecutionSettings)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (command,) = runner()["command"]
-    assert project["scripts"][command] == "strata.tool_runner.main:main"
+    assert command == "strata-tool-runner"
+    assert project["scripts"][command] == SERVICE_ENTRY
     for kind in ("startupProbe", "livenessProbe"):
         assert runner()[kind]["exec"]["command"] == [command, "check"]
     # No database and no cluster: apart from the socket there are only the metrics.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 
@@ -9,8 +10,10 @@ def main() -> None:
     """Runs the command line.
 
     While its modules are imported, Ctrl-C ends the process as it ends other programs. Python would
-    print a traceback.
+    print a traceback. Garbage collections are off until the command is imported: they would take a
+    tenth of the CPU time of a short command.
     """
+    gc.disable()
     interrupt = signal.getsignal(signal.SIGINT)
     is_default = interrupt is signal.default_int_handler
     if is_default:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -145,6 +146,9 @@ def _load(name: str) -> Any:
     quieten_grpc()
     [entry] = [candidate for candidate in ENTRIES if candidate.name == name]
     module = importlib.import_module(f"strata.cli.commands.{entry.module}")
+    if not gc.isenabled():  # turned off in `strata.cli.entry`
+        gc.freeze()
+        gc.enable()
     command: Any = typer.main.get_command(module.app)
     # A module that defines several commands of `strata` has them in a group.
     command = getattr(command, "commands", {}).get(name, command)

@@ -18,6 +18,7 @@ from strata.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
 from strata.gateway.settings import GatewaySettings
 from strata.recall.migrations import MIGRATIONS as RECALL_MIGRATIONS
 from strata.recall.settings import RecallSettings
+from strata.shared.gc_freeze import one_collection
 from strata.shared.migrate import ServiceMigrations
 from strata.shared.service import Service, Wiring
 from strata.shared.settings import ServiceSettings
@@ -44,7 +45,7 @@ class ServiceSpec:
 
     @property
     def module(self) -> str:
-        """The module that ``python -m`` runs for the service in a separate process."""
+        """The module whose ``main`` runs the service in a separate process."""
         return _module_of(self.name)
 
 
@@ -100,5 +101,6 @@ ALL_SERVICES = (*INNER_SERVICES, GATEWAY)
 
 def load_services() -> None:
     """Imports every service."""
-    for spec in ALL_SERVICES:
-        importlib.import_module(spec.module)
+    with one_collection():
+        for spec in ALL_SERVICES:
+            importlib.import_module(spec.module)

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 import strata
 from strata.protocol.errors import UnavailableError
+from strata.shared import service_entry
 from strata.standalone.compose.local import HOST, Local
 from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
 from strata.standalone.ports import ReservedPort, next_free_port
@@ -75,7 +76,7 @@ class ServiceProcess:
             self._log_start = log.tell()
         process = spawn(
             Command(
-                program=[sys.executable, "-m", self._module],
+                program=[sys.executable, "-m", service_entry.__name__, self._module],
                 folder=self._folder,
                 log_path=self._log,
                 environment={**environment_of_service(self.name), **self._environment},
