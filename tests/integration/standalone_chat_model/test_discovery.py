@@ -3,12 +3,15 @@
 import contextlib
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from child_processes import SOURCE_PATH
 from strata.standalone.chat_model.choice import Source, choose
 from strata.standalone.chat_model.discovery import UsualAddress, chat_models, discover
 from strata.standalone.chat_model.settings import LocalDemoMode
@@ -129,3 +132,29 @@ def test_the_default_addresses_are_those_of_known_servers() -> None:
 def test_models_that_cannot_chat_are_omitted() -> None:
     names = ["qwen3:8b", "bge-m3", "text-embedding-3", "jina-reranker", "gpt-oss:20b"]
     assert chat_models(listing(*names)) == ("qwen3:8b", "gpt-oss:20b")
+
+
+# In a separate process, because tests share the loaded certificates (`shared_certificates`).
+COUNT_LOADS = """
+import asyncio, ssl
+
+loads = []
+ssl.SSLContext.load_verify_locations = lambda *files, **_: loads.append(files)
+ssl.SSLContext.load_default_certs = lambda *purpose: loads.append(purpose)
+from strata.standalone.chat_model.discovery import UsualAddress, discover
+
+asyncio.run(discover([UsualAddress("Ollama", "http://127.0.0.1:1/v1")]))
+print(len(loads))
+"""
+
+
+@pytest.mark.child_process
+def test_the_certificates_of_the_system_are_not_loaded() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_LOADS],
+        env={"PYTHONPATH": SOURCE_PATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "0", done.stderr
