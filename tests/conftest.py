@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,10 +75,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FixtureSched
     return FixtureScheduling(config, log) if config.option.dist == "loadfile" else None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Has the test processes import the modules in different orders."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Has the test processes import the modules in different orders.
+
+    No garbage is collected meanwhile: modules and tests stay, and there is little else.
+    """
     rotate_collection(session.config)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
