@@ -11,7 +11,7 @@ def main() -> None:
 
     While its modules are imported, Ctrl-C ends the process as it ends other programs. Python would
     print a traceback. Garbage collections are off until the command is imported: they would take a
-    tenth of the CPU time of a short command.
+    quarter of the CPU time of a short command.
     """
     gc.disable()
     interrupt = signal.getsignal(signal.SIGINT)
