@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 from sql_queries import execute_all, fetch_value
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.migrate import RolePasswords, ServiceMigrations
+from strata.shared.migrate import service as migrations
 
 if TYPE_CHECKING:
     from conftest import Databases, ServiceDatabase
@@ -119,6 +121,96 @@ async def test_upgrade_refuses_the_database_of_a_newer_release(
 async def test_upgrade_reports_an_unreachable_database(service: ServiceMigrations) -> None:
     with pytest.raises(UnavailableError):
         await service.upgrade("postgresql://nobody@127.0.0.1:1/none")
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Migrations that wait briefly for the lock of a table."""
+    monkeypatch.setattr(migrations, "_LOCK_TIMEOUT_MILLISECONDS", 50)
+    monkeypatch.setattr(migrations, "_LOCK_PAUSE_SECONDS", 0.2)
+
+
+@asynccontextmanager
+async def _reader(url: str, table: str) -> AsyncIterator[asyncpg.Connection]:
+    """A transaction that has read a table and stays open."""
+    connection = await asyncpg.connect(url, server_settings={"application_name": "report"})
+    try:
+        await connection.execute(f"BEGIN; SELECT count(*) FROM {table}")
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _locked_service(databases: Databases, versions: Path) -> tuple[ServiceMigrations, str]:
+    """A service with a table and a further migration that changes it."""
+    _migration(versions, "0001", None, "CREATE TABLE plain (name text PRIMARY KEY)")
+    service, url = _other(frozenset({"plain"})), databases.url(await databases.create())
+    await service.upgrade(url, databases.passwords)
+    _migration(versions, "0002", "0001", "ALTER TABLE plain ADD COLUMN text text")
+    return _other(frozenset({"plain"})), url
+
+
+async def test_statements_run_while_a_migration_waits_for_a_long_transaction(
+    databases: Databases,
+    other_service: Path,
+    short_waits: None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service, url = await _locked_service(databases, other_service)
+    count = "SELECT count(*) FROM other.plain"
+    async with _reader(url, "other.plain") as reader:
+        upgrade = asyncio.create_task(service.upgrade(url, databases.passwords))
+        while "a migration waits for a lock" not in caplog.text and not upgrade.done():
+            # It waits at most as long as one attempt of the migration.
+            assert await fetch_value(url, count) == 0
+        assert "(report, user " in caplog.text
+        assert not upgrade.done()
+        await reader.execute("COMMIT")
+        await upgrade
+    assert await service.version(url) == "0002"
+
+
+async def test_a_migration_that_gets_no_lock_fails_and_names_the_sessions(
+    databases: Databases,
+    other_service: Path,
+    short_waits: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(migrations, "_LOCK_WAIT_SECONDS", 0.3)
+    service, url = await _locked_service(databases, other_service)
+    async with _reader(url, "other.plain"):
+        with pytest.raises(UnavailableError, match=r"did not get the lock.*\(report, user "):
+            await service.upgrade(url, databases.passwords)
+    assert await service.version(url) == "0001"
+    await service.upgrade(url, databases.passwords)
+    assert await service.version(url) == "0002"
+
+
+async def test_an_upgrade_that_waits_for_another_holds_no_snapshot(
+    databases: Databases, other_service: Path
+) -> None:
+    # CREATE INDEX CONCURRENTLY of the other upgrade would wait for it forever.
+    _migration(other_service, "0001", None, "SELECT 1")
+    service, url = _other(frozenset({"plain"})), databases.url(await databases.create())
+    other = await asyncpg.connect(url)
+    try:
+        await other.execute("SELECT pg_advisory_lock(hashtext('strata.migrate'))")
+        upgrade = asyncio.create_task(service.upgrade(url, databases.passwords))
+        waiting = (
+            "SELECT state FROM pg_stat_activity WHERE application_name = 'strata-migrate'"
+            " AND datname = current_database() AND query LIKE '%advisory_lock%'"
+        )
+        while (state := await other.fetchval(waiting)) is None:
+            await asyncio.sleep(0.01)
+        for _ in range(20):
+            if state == "idle":
+                break
+            await asyncio.sleep(0.01)
+            state = await other.fetchval(waiting)
+        assert state == "idle"
+    finally:
+        await other.close()
+    await upgrade
 
 
 async def test_an_upgrade_without_passwords_creates_no_roles(

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from strata.protocol.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.db.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 from strata.shared.db.database import unique_statement_name
 from strata.shared.db.errors import as_strata_error, driver_error, unavailable
+from strata.shared.logs import get_logger
+from strata.shared.migrate.locks import lock_holders
 from strata.shared.migrate.roles import (
     RolePasswords,
     ServiceRoles,
@@ -42,11 +45,21 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import DBAPICursor
 
 VERSION_TABLE = "schema_version"
+
+_log = get_logger(__name__)
+
 _REVISION_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.py")
 _SEVERAL_STATEMENTS = re.compile(r";\s*\S")
 _ALEMBIC = threading.Lock()
-# One lock for all services, because they share extensions and the roles of the cluster.
+# One advisory lock for all services, because they share extensions and the roles of the cluster.
 _LOCK = "hashtext('strata.migrate')"
+_LOCK_POLL_SECONDS = 0.1
+# How long one attempt waits for the lock of a table, the pause before the next attempt, and the
+# time after which the migration fails.
+_LOCK_TIMEOUT_MILLISECONDS = 2_000
+_LOCK_PAUSE_SECONDS = 3.0
+_LOCK_WAIT_SECONDS = 120.0
+_LOCK_CONFLICTS = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 _Steps = Callable[["ScriptDirectory", Any], object]
 
 
@@ -115,11 +128,10 @@ class ServiceMigrations:
             FailedPreconditionError: Roles or extensions are missing, the database is ahead of
                 this release, or a table is not bound to tenants (``SCHEMA_OUTDATED``). It is that
                 of another partition (``PARTITION_NOT_CONFIGURED``).
-            UnavailableError: The database cannot be reached.
+            UnavailableError: The database cannot be reached, or a table stays locked.
         """
         async with _connect(admin_url) as admin:
-            # Held until the connection closes.
-            await admin.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
+            await _lock_migrations(admin)
             await ensure_roles(admin, self.roles, passwords)
             await ensure_extensions(admin)
             await ensure_tenant_type(admin)
@@ -128,8 +140,7 @@ class ServiceMigrations:
             await ensure_schema(admin, self.schema, self.roles)
             if present is not None and present > self.head:
                 raise self._outdated(present)
-            async with _connect(admin_url, autocommit=False) as connection:
-                await self._migrate(connection, self._up)
+            await self._migrate(admin_url, admin, self._up)
             await check_tenancy(admin, self.schema, self.untenanted | {VERSION_TABLE})
 
     async def create_roles(self, admin_url: str, passwords: RolePasswords) -> None:
@@ -153,12 +164,12 @@ class ServiceMigrations:
             ValueError: The package has no such revision.
             FailedPreconditionError: The database is behind that revision, or ahead of this
                 release (``SCHEMA_OUTDATED``).
-            UnavailableError: The database cannot be reached.
+            UnavailableError: The database cannot be reached, or a table stays locked.
         """
         if revision is not None and revision not in self.revisions:
             raise ValueError(f"{self.package} has no revision {revision}")
         async with _connect(admin_url) as admin:
-            await admin.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
+            await _lock_migrations(admin)
             present = await self._version(admin)
             if (present or "") < (revision or "") or (present or "") > self.head:
                 raise self._outdated(present)
@@ -166,8 +177,7 @@ class ServiceMigrations:
             def down(script: ScriptDirectory, current: Any) -> object:
                 return script._downgrade_revs(revision or "base", current)  # noqa: SLF001
 
-            async with _connect(admin_url, autocommit=False) as connection:
-                await self._migrate(connection, down)
+            await self._migrate(admin_url, admin, down)
 
     async def version(self, url: str) -> str | None:
         """Returns the revision of the database, None if the service was never migrated."""
@@ -200,12 +210,44 @@ class ServiceMigrations:
                 )
             await check_partition(connection, partition)
 
-    async def _migrate(self, connection: AsyncConnection, steps: _Steps) -> None:
+    async def _migrate(self, admin_url: str, admin: AsyncConnection, steps: _Steps) -> None:
+        """Runs migrations, and repeats one that does not get the lock of a table in time.
+
+        A statement that waits for an ACCESS EXCLUSIVE lock makes all later statements of the table
+        wait too, so each wait is short, and other statements run in the pauses. Each migration is
+        one transaction, so a repetition continues after the last complete one.
+        """
+        deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+        while True:
+            try:
+                async with _connect(admin_url, autocommit=False) as connection:
+                    await self._migrate_once(connection, steps)
+                break
+            except DBAPIError as error:
+                if not isinstance(driver_error(error), _LOCK_CONFLICTS):
+                    raise
+                holders = await lock_holders(admin, self.schema)
+                if time.monotonic() >= deadline:
+                    raise self._locked(holders) from error
+                _log.warning("a migration waits for a lock", service=self.service, held_by=holders)
+            await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+
+    def _locked(self, holders: Sequence[str]) -> UnavailableError:
+        return UnavailableError(
+            f"a migration of {self.service} did not get the lock of a table within"
+            f" {_LOCK_WAIT_SECONDS:g} s: end the transactions that use its tables, and run"
+            " `strata migrate` again; complete migrations are not repeated. Sessions with locks: "
+            + ("; ".join(holders) or "none now"),
+            metadata={"service": self.service, "dependency": "postgres"},
+        )
+
+    async def _migrate_once(self, connection: AsyncConnection, steps: _Steps) -> None:
         script = self._script()
         if script.get_current_head() != self.head:
             raise ValueError(f"{self.package}: the newest file and the newest revision differ")
         await connection.execute(text(f"SET ROLE {self.roles.owner}"))
         await connection.execute(text(f"SET search_path = {self.schema}, public"))
+        await connection.execute(text(f"SET lock_timeout = {_LOCK_TIMEOUT_MILLISECONDS}"))
         # Before the migrations: an upgrade that is interrupted after the last one is not repeated.
         for statement in self._version_table():
             await connection.execute(text(statement))
@@ -281,6 +323,17 @@ class ServiceMigrations:
             reason=Reason.SCHEMA_OUTDATED,
             metadata={"service": self.service, "found": present or "", "needed": self.head},
         )
+
+
+async def _lock_migrations(admin: AsyncConnection) -> None:
+    """Takes the lock of all migrations of the database, held until the connection closes.
+
+    It is polled for, because a statement that waits for it holds a snapshot, for which
+    CREATE INDEX CONCURRENTLY in another process would wait forever.
+    """
+    query = text(f"SELECT pg_try_advisory_lock({_LOCK})")
+    while not (await admin.execute(query)).scalar():  # noqa: ASYNC110 - a lock of another process
+        await asyncio.sleep(_LOCK_POLL_SECONDS)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.client.settings import ClientSettings
 from strata.protocol.errors import InvalidArgumentError
-from strata.shared.logs import LogFormat, LogLevel
+from strata.shared.logs import LogFormat, LogLevel, configure_logging
 from strata.shared.partitions import DEFAULT_PARTITION
 
 app = typer.Typer(add_completion=False)
@@ -177,6 +177,7 @@ def migrate(
     )
     from strata.cli.output import print_table  # noqa: PLC0415 - loads rich
 
+    configure_logging(settings.log_level, settings.log_format)
     if to:
         migrations_of(service)
         question = f"Downgrade the schema of {service} to {to}? Rows of later tables are lost."
