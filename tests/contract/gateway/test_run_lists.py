@@ -31,6 +31,11 @@ UPDATE gateway.runs SET state = CASE WHEN id = 'run-1999' THEN 'CANCELLED' ELSE 
  WHERE project_id = :project_id AND id IN ('run-7', 'run-1999', 'run-2500')
 """)
 
+_MOSTLY_FAILED = text("""
+UPDATE gateway.runs SET state = CASE WHEN id = 'run-1999' THEN 'CANCELLED' ELSE 'FAILED' END
+ WHERE project_id = :project_id AND state = 'COMPLETED' AND id NOT IN ('run-7', 'run-2500')
+""")
+
 
 async def listed_with_plan(
     gateways: Gateways, which: RunFilter, limit: int = 50
@@ -73,6 +78,30 @@ async def test_failed_and_cancelled_runs_are_found_by_their_own_index(
     assert "runs_pkey" not in plan
     last, _ = await listed_with_plan(gateways, which, limit=1)
     assert last == expected[:1]
+
+
+@pytest.mark.parametrize(
+    ("states", "runs"),
+    [
+        ({RunState.COMPLETED}, ["run-7", "run-2500"]),
+        ({RunState.COMPLETED, RunState.RUNNING}, ["run-7", "run-2500", "active"]),
+        ({RunState.COMPLETED, RunState.CANCELLED}, ["run-7", "run-2500", "run-1999"]),
+    ],
+    ids=["completed", "completed or running", "completed or cancelled"],
+)
+async def test_completed_runs_are_found_among_many_that_failed(
+    gateways: Gateways, states: set[RunState], runs: list[str]
+) -> None:
+    active = await gateways.first.accept(new_run())
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        await connection.execute(_ENDED, {"project_id": PROJECT})
+        await connection.execute(_MOSTLY_FAILED, {"project_id": PROJECT})
+    expected = sorted((active.run.id if run == "active" else run for run in runs), reverse=True)
+    listed, plan = await listed_with_plan(gateways, RunFilter(states=frozenset(states)))
+    assert listed == expected
+    assert "runs_completed" in plan
+    assert "Seq Scan" not in plan
+    assert "runs_pkey" not in plan
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ _SEVERAL_STATEMENTS = re.compile(r";\s*\S")
 _ALEMBIC = threading.Lock()
 # One advisory lock for all services, because they share extensions and the roles of the cluster.
 _LOCK = "hashtext('strata.migrate')"
-_LOCK_POLL_SECONDS = 0.1
+_LOCK_POLL_SECONDS = 0.02
 # How long one attempt waits for the lock of a table, the pause before the next attempt, and the
 # time after which the migration fails.
 _LOCK_TIMEOUT_MILLISECONDS = 2_000

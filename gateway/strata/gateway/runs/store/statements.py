@@ -229,14 +229,11 @@ def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> Tex
 def _conditions_on(states: AbstractSet[RunState]) -> Sequence[str]:
     """Returns the conditions on states of the parts of a list, each of which has an index.
 
-    The states are constants of the statement: the indexes of runs in some states, which do not
-    grow with the number of completed runs, are used only if PostgreSQL knows that no other state
-    is meant. Most runs are completed, so a list that contains them reads no more than its page.
+    The states are constants of the statement: the indexes of runs in some states are used only if
+    PostgreSQL knows that no other state is meant.
     """
     if not states:
         return ("",)
-    if RunState.COMPLETED in states:
-        return (f" AND state IN ({_states(states)})",)
     waiting, active = states & {RunState.QUEUED}, states & ACTIVE_STATES
     is_open = " OR ".join(f"state IN ({_states(part)})" for part in (waiting, active) if part)
     ended = [f" AND state = '{state}'" for state in sorted(states & FINAL_STATES)]
