@@ -13,9 +13,11 @@ import pytest
 import qdrant_edge as edge
 
 from polling import eventually
+from strata.protocol.errors import UnavailableError
 from strata.shared.search import qdrant_wire as wire
+from strata.standalone.vectors import EmbeddedVectors, disk_space
 from strata.standalone.vectors import worker as engine_worker
-from strata.standalone.vectors.errors import VectorsError
+from strata.standalone.vectors.errors import FullDiskError, VectorsError
 from strata.standalone.vectors.file_sync import sync_files
 from strata.standalone.vectors.store import CollectionStore
 from strata.standalone.vectors.worker import EngineWorker
@@ -185,6 +187,43 @@ async def test_flushing_continues_after_an_error_that_cannot_be_logged(
             assert not flushing.done()
         finally:
             flushing.cancel()
+
+
+def test_a_disk_with_little_space_refuses_writes_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The engine would be ended by SIGBUS at a write for which the disk has no block.
+    store = CollectionStore(tmp_path)
+    create(store, "a", "b")
+    add_point(store, "a", 1)
+    with monkeypatch.context() as nearly_full:
+        nearly_full.setattr(disk_space, "free_bytes", lambda _folder: 100 * 2**20)
+        with pytest.raises(FullDiskError, match=r"100 MiB are free .* 128 MiB are needed"):
+            add_point(store, "a", 2)
+        with pytest.raises(FullDiskError):
+            create(store, "c")
+        store.flush("a")
+        assert store.unflushed() == {"a": 1}
+        assert store.info("a").points_count == 1
+        assert store.delete("b")
+        store.close()
+        store = CollectionStore(tmp_path)
+        assert store.info("a").points_count == 1
+    add_point(store, "a", 2)
+    create(store, "c")
+    store.flush("a")
+    assert store.unflushed() == {}
+    assert store.info("a").points_count == 2
+    store.close()
+
+
+async def test_the_engine_is_not_started_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = EmbeddedVectors(tmp_path)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _folder: 3 * 2**20)
+    with pytest.raises(UnavailableError, match=r"3 MiB are free .* 16 MiB are needed"):
+        await vectors.start()
 
 
 def test_points_whose_log_was_written_survive_a_crash_of_the_machine(tmp_path: Path) -> None:

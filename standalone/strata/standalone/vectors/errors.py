@@ -48,6 +48,12 @@ class ExistsError(VectorsError):
     status = grpc.StatusCode.ALREADY_EXISTS
 
 
+class FullDiskError(VectorsError):
+    """A write that could fill the disk."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 class DamagedError(VectorsError):
     """A collection whose files could not be loaded."""
 

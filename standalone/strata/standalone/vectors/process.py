@@ -22,6 +22,7 @@ from strata.standalone.supervisor import (
     tail,
     until_ready,
 )
+from strata.standalone.vectors.disk_space import LOAD_BYTES, missing_space
 
 _STOP_SECONDS = 20.0
 _PORTS_TRIED = 3
@@ -166,6 +167,9 @@ class EmbeddedVectors:
         )
 
     async def _launch(self) -> subprocess.Popen[bytes]:
+        # The log is on the same disk, so the process could not report this itself.
+        if missing := missing_space(self.folder, LOAD_BYTES):
+            raise UnavailableError(f"the vector engine is not started: {missing}")
         ready = self.folder / "server.json"
         ready.unlink(missing_ok=True)
         process = spawn(self._command(), watchdog=self._watchdog)

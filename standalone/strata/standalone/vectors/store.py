@@ -21,10 +21,12 @@ from strata.shared.logs import get_logger
 from strata.shared.search import qdrant_wire as wire
 from strata.standalone.files import write_atomically
 from strata.standalone.vectors.convert_schema import collection_info, shard_config
+from strata.standalone.vectors.disk_space import WRITE_BYTES, missing_space
 from strata.standalone.vectors.errors import (
     BadRequestError,
     DamagedError,
     ExistsError,
+    FullDiskError,
     MissingError,
 )
 from strata.standalone.vectors.filter_rewriter import FilterRewriter
@@ -88,6 +90,7 @@ class CollectionStore:
         Raises:
             ExistsError: The name is taken by a collection or an alias.
             BadRequestError: The name or the vectors are not acceptable.
+            FullDiskError: The disk has too little space.
         """
         name = request.collection_name
         if not _NAME.fullmatch(name):
@@ -95,6 +98,7 @@ class CollectionStore:
         if name in self._collections or name in self._aliases:
             raise ExistsError(f"Wrong input: Collection `{name}` already exists!")
         config = shard_config(request)
+        self._check_space()
         folder = self._folder / name
         (folder / "shard").mkdir(mode=0o700, parents=True)
         shard = edge.EdgeShard.create(str(folder / "shard"), config)
@@ -150,8 +154,13 @@ class CollectionStore:
         return collection.rewriter
 
     def update(self, name: str, operations: Iterable[edge.UpdateOperation]) -> None:
-        """Applies operations in order; each survives a crash of the process."""
+        """Applies operations in order; each survives a crash of the process.
+
+        Raises:
+            FullDiskError: The disk has too little space.
+        """
         collection, shard = self._find(name), self.shard(name)
+        self._check_space()
         collection.rewriter = None
         for operation in operations:
             shard.update(operation)
@@ -170,9 +179,13 @@ class CollectionStore:
         return self._folder / name
 
     def flush(self, name: str) -> None:
-        """Writes the changes of a collection to disk, if it still exists, and shortens its log."""
+        """Writes the changes of a collection to disk, if it still exists, and shortens its log.
+
+        On a full disk the changes stay in the log.
+        """
         collection = self._collections.get(name)
-        if collection is not None and collection.unflushed:
+        has_space = not missing_space(self._folder, WRITE_BYTES)
+        if collection is not None and collection.unflushed and has_space:
             self._flush(collection)
 
     def close(self) -> None:
@@ -227,6 +240,10 @@ class CollectionStore:
     def _save_aliases(self, aliases: dict[str, str]) -> None:
         write_atomically(self._alias_file, json.dumps(aliases, indent=1, sort_keys=True))
         self._aliases = aliases
+
+    def _check_space(self) -> None:
+        if missing := missing_space(self._folder, WRITE_BYTES):
+            raise FullDiskError(f"the vector engine writes nothing: {missing}")
 
     def _find(self, name: str) -> _Collection:
         collection = self._collections.get(self._aliases.get(name, name))

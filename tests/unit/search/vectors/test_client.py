@@ -15,6 +15,7 @@ from strata.protocol.errors import InternalError, StrataError, UnavailableError
 from strata.shared.search.qdrant_wire import collections, common, points
 from strata.shared.search.vectors.client import QdrantClient, connect
 from strata.shared.search.vectors.qdrant import QdrantIndex
+from strata.shared.search.vectors.qdrant_errors import EngineDownError
 
 STATUSES = grpc.StatusCode
 
@@ -125,6 +126,8 @@ async def test_the_retry_delay_of_an_overloaded_engine_is_passed_on(
     assert isinstance(error, UnavailableError)
     assert error.retry_after == seconds
     assert ("overloaded" in error.message) == (seconds == 7.0)
+    # Searches of an engine that lacks disk space continue: the circuit breaker does not count this.
+    assert isinstance(error, EngineDownError) == (seconds == 7.0)
 
 
 @pytest.mark.parametrize(

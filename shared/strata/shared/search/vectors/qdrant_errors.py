@@ -47,6 +47,13 @@ def to_strata_error(error: BaseException, operation: str) -> StrataError:
         return EngineDownError(
             "the vector index is overloaded", metadata=metadata, retry_after=seconds
         )
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        # The engine answers, and searches may succeed.
+        return UnavailableError(
+            "the vector index lacks the space for the operation",
+            metadata=metadata,
+            retry_after=1.0,
+        )
     return EngineDownError("the vector index does not answer", metadata=metadata, retry_after=1.0)
 
 
