@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
+import requests
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -40,6 +43,8 @@ TIMEOUT_S = 10.0
 """Time for a request with its repetitions."""
 CLOSING_S = 3.0
 """Time for the last batches when the process ends."""
+ANSWER_BYTES = 64 * 1024
+"""A longer answer of the collector, or one of unknown length, is not read."""
 _WARN_EVERY_S = 60.0
 
 _KINDS = {kind: OpenTelemetryKind(kind.value) for kind in SpanKind}
@@ -48,6 +53,25 @@ _FAILED = Status(StatusCode.ERROR)
 _UNSET = Status(StatusCode.UNSET)
 
 _log = get_logger(__name__)
+
+
+class _ShortAnswers(requests.Session):
+    """Sends requests, and reads no more than `ANSWER_BYTES` of each answer.
+
+    The whole body would be read otherwise, even one that never ends. The exporter needs only the
+    status.
+    """
+
+    def request(self, *args: Any, **options: Any) -> requests.Response:
+        """Returns the answer. The body is empty if it is longer, or of unknown length."""
+        answer = super().request(*args, **{**options, "stream": True})
+        length = answer.headers.get("content-length", "")
+        with answer:
+            if re.fullmatch("[0-9]{1,5}", length) and int(length) <= ANSWER_BYTES:
+                # Read as it was sent, because a short compressed text can become a long one.
+                # The connection can be used again.
+                answer.raw.read(decode_content=False)
+        return answer
 
 
 class OtlpSink:
@@ -73,7 +97,11 @@ class OtlpSink:
         # Each failed request would be logged there, some of them several times.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
         self._exporter = OTLPSpanExporter(
-            url, headers=headers, timeout=TIMEOUT_S, compression=Compression.Gzip
+            url,
+            headers=headers,
+            timeout=TIMEOUT_S,
+            compression=Compression.Gzip,
+            session=_ShortAnswers(),
         )
         self._url = url
         self._interval_s = interval_s

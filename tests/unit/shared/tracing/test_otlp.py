@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -105,6 +108,68 @@ async def test_an_unreachable_collector_does_not_delay_calls(
         assert BATCH <= dropped <= 3 * BATCH
         await sink.close()
     assert telemetry.total(TRACE_SPANS, outcome="exported") == 0
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"Transfer-Encoding: chunked", b"Connection: close", b"Content-Length: 999999999"],
+    ids=["chunked", "until the end of the connection", "long"],
+)
+@pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request"])
+async def test_an_endless_answer_of_a_collector_is_not_read(status: bytes, head: bytes) -> None:
+    sent_chunks = 0
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent_chunks
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 " + status + b"\r\n" + head + b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            # Far more than the buffers of the sockets hold.
+            while sent_chunks < 1000:
+                writer.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                await writer.drain()
+                sent_chunks += 1
+        writer.transport.abort()
+        ended.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, open_sink(f"http://127.0.0.1:{port}/v1/traces") as (sink, telemetry):
+        begin(Tracer(sink)).end()
+        await sink.close()
+        await ended.wait()
+        outcome = "exported" if status == b"200 OK" else "failed"
+        assert telemetry.total(TRACE_SPANS, outcome=outcome) == 1
+    assert sent_chunks < 500
+
+
+async def test_answers_of_a_known_length_leave_the_connection_open() -> None:
+    connections = 0
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                assert length is not None
+                await reader.readexactly(int(length.group(1)))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.transport.abort()
+        ended.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        async with open_sink(f"http://127.0.0.1:{port}/v1/traces") as (sink, telemetry):
+            for _ in range(2 * BATCH):
+                begin(Tracer(sink)).end()
+            await eventually(lambda: telemetry.total(TRACE_SPANS, outcome="exported") == 2 * BATCH)
+        await ended.wait()
+    assert connections == 1
 
 
 async def test_a_span_that_cannot_be_converted_does_not_end_the_thread() -> None:
