@@ -18,6 +18,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from strata.shared.context import current
+from strata.shared.one_line import escaped
 
 REDACTED = "[redacted]"
 
@@ -84,6 +85,19 @@ def redact_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
     }
 
 
+def _escape_controls(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Escapes what a terminal would execute, and indents further lines (a structlog processor).
+
+    The console form shows texts as they are, if they have no spaces, and other values as literals.
+    """
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = escaped(value)
+    if isinstance(text := event.get("event"), str):
+        event["event"] = text.replace("\n", "\n    ")
+    return event
+
+
 def add_context(_logger: Any, _method: str, event: EventDict) -> MutableMapping[str, Any]:
     """Adds the ids of the call being served to an event (a structlog processor)."""
     context = current()
@@ -138,6 +152,7 @@ def configure_logging(
                 add_service,
                 structlog.processors.format_exc_info,
                 redact_event,
+                *([_escape_controls] if form == "console" else []),
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 renderer,
             ],

@@ -17,6 +17,15 @@ UNSAFE_CODES = (
 )
 """C0 and C1 control characters but tab and newline, and the changes of direction: characters that
 change how a text is shown, and are not shown themselves."""
+_ESCAPES = {code: f"\\u{code:04x}" for code in UNSAFE_CODES}
+
+
+def escaped(text: str) -> str:
+    """Returns the text with the characters of `UNSAFE_CODES` as escapes of JSON.
+
+    A JSON document keeps its meaning, because these characters occur only in its strings.
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
 
 
 def is_one_line(text: str) -> bool:

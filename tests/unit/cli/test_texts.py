@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +13,12 @@ from strata.cli.chat.turn_view import compact_arguments
 from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.failures import error_lines, exit_code_of, reported_error
 from strata.cli.messages import text_of
-from strata.cli.output import safe
+from strata.cli.output import print_json, safe
 from strata.client.calls.agents import is_agent_id
 from strata.client.errors import UnreachableError
 from strata.protocol.errors import InternalError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from strata.shared.one_line import clipped
+from strata.shared.one_line import UNSAFE_CODES, clipped
 from strata.shared.turn_texts import result_of
 
 
@@ -102,3 +103,14 @@ def test_errors_are_printed_with_code_metadata_and_retry_delay() -> None:
         "  incident_id: i-1",
         "  Try again in 2.5 s.",
     ]
+
+
+def test_json_has_no_control_characters_and_the_same_meaning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document: dict[str, object] = {"name": "é\\\x9b2J\x7f\u202e\x1b[2J\n"}
+    print_json(document)
+    written = capsys.readouterr().out
+    assert not set(written) & {chr(code) for code in UNSAFE_CODES}
+    assert "é" in written
+    assert json.loads(written) == document

@@ -21,6 +21,7 @@ from strata.shared.logs import (
     get_logger,
     redact_text,
 )
+from strata.shared.one_line import UNSAFE_CODES
 
 log = get_logger("strata.test")
 
@@ -144,3 +145,16 @@ def test_counts_of_tokens_are_not_redacted(stream: io.StringIO) -> None:
     log.info("usage", prompt_tokens=12, token="x", page_token=None)
     (line,) = lines(stream)
     assert (line["prompt_tokens"], line["token"], line["page_token"]) == (12, REDACTED, None)
+
+
+def test_lines_for_a_terminal_have_no_control_sequences(stream: io.StringIO) -> None:
+    configure_logging("INFO", "console", stream=stream)
+    logging.getLogger("library").warning("sent %s", "\x1b[2J\x9b2J\u202e\n2026-01-01 forged line")
+    try:
+        raise ValueError("\x1b]0;title\x07")
+    except ValueError:
+        log.exception("failed", reply="\x1b[2J")
+    written = stream.getvalue()
+    assert not set(written) & {chr(code) for code in UNSAFE_CODES}
+    assert "sent \\u001b[2J\\u009b2J\\u202e\n    2026-01-01 forged line" in written
+    assert "ValueError: \\u001b]0;title\\u0007" in written

@@ -1,7 +1,7 @@
 """Output of commands: tables and fields for people, JSON and tab-separated values for programs.
 
-All text from a server passes through `safe`, so that text of a model or of another person
-cannot send control sequences to the terminal.
+All text from a server passes through `safe`, and JSON through `escaped`, so that text of a model or
+of another person cannot send control sequences to the terminal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.text import Text
 from strata.api.common.v1 import message_pb2
 from strata.shared.convert.enums import enum_name
 from strata.shared.local_time import in_zone
-from strata.shared.one_line import UNSAFE_CODES
+from strata.shared.one_line import UNSAFE_CODES, escaped
 
 _CONTROLS = dict.fromkeys(UNSAFE_CODES)
 
@@ -52,7 +52,7 @@ def print_json(document: Message | dict[str, object] | list[object]) -> None:
     value = document
     if isinstance(document, Message):
         value = MessageToDict(document, always_print_fields_with_no_presence=True)
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(escaped(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:

@@ -26,6 +26,7 @@ from strata.cli.client import GatewayClient, new_request_id
 from strata.client.images import user_message
 from strata.client.run_follower import BackOff, RunFollower, Update
 from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
+from strata.shared.one_line import escaped
 
 _CANCEL_S = 10.0
 
@@ -169,7 +170,8 @@ class ChatSession:
         def show(update: Update) -> None:
             nonlocal ok
             if isinstance(update, RunEvent):
-                sys.stdout.write(json.dumps(MessageToDict(update), ensure_ascii=False) + "\n")
+                line = json.dumps(MessageToDict(update), ensure_ascii=False)
+                sys.stdout.write(escaped(line) + "\n")
                 sys.stdout.flush()
                 view.show(update)
                 ok = view.ending is not None and view.ending.ok
