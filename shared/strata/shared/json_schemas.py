@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from jsonschema.validators import extend
 
+from strata.shared.bounded_validator import BoundedValidator, TooCostlyError, limited_steps
 from strata.shared.json_text import MAX_JSON_DEPTH, JsonTextError, is_deeper, parse_json
-from strata.shared.tool_arguments import ArgumentsValidator, describe_violation
+from strata.shared.tool_arguments import describe_violation
 
 MAX_CHARS = 64_000
 MAX_WRITTEN_OUT_CHARS = 4 * MAX_CHARS
@@ -98,9 +97,7 @@ class _Inliner:
             return {} if schema else {"not": {}}
         if not isinstance(schema, dict):
             return schema
-        self._nodes += 1
-        if self._nodes > self._most or depth > _DEEPEST:
-            raise UnusableSchemaError("is too large for a model to read")
+        self._check_size(depth)
         refused = sorted(_REFUSED.intersection(schema))
         if refused:
             raise UnusableSchemaError(f"uses {refused[0]!r}, which is not supported")
@@ -120,6 +117,15 @@ class _Inliner:
             if key in done and not (key == "additionalProperties" and done[key] in (True, False)):
                 done[key] = self.inline(done[key], within, depth + 1)
         return done
+
+    def _check_size(self, depth: int) -> None:
+        self._nodes += 1
+        if self._nodes > self._most:
+            raise UnusableSchemaError(
+                f"has more than {self._most} schemas and subschemas once its references are inlined"
+            )
+        if depth > _DEEPEST:
+            raise UnusableSchemaError(f"nests schemas deeper than {_DEEPEST} levels")
 
     def _resolved(self, schema: dict[str, Any], within: tuple[str, ...], depth: int) -> Any:
         reference = schema["$ref"]
@@ -179,13 +185,6 @@ def unstorable(value: Any) -> str:
 
 
 _MOST_STEPS = 100_000
-"""Limit of a check, about a third of a second. A step is a keyword, or four of its values."""
-
-_steps_left: ContextVar[list[int]] = ContextVar("steps_left")
-
-
-class _TooCostlyError(Exception):
-    """A check takes too many steps."""
 
 
 def first_violation(schema: Mapping[str, Any], value: Any) -> str:
@@ -197,30 +196,9 @@ def first_violation(schema: Mapping[str, Any], value: Any) -> str:
         schema: The result of `read_schema`.
         value: The value.
     """
-    token = _steps_left.set([_MOST_STEPS])
     try:
-        error = next(_BoundedValidator(schema).iter_errors(value), None)
-    except _TooCostlyError:
+        with limited_steps(_MOST_STEPS):
+            error = next(BoundedValidator(schema).iter_errors(value), None)
+    except TooCostlyError:
         return "the check against the schema takes too long"
-    finally:
-        _steps_left.reset(token)
     return "" if error is None else describe_violation(error)
-
-
-def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the check of a keyword that counts its steps."""
-
-    def run(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
-        left = _steps_left.get()
-        left[0] -= 1 + (len(wanted) // 4 if isinstance(wanted, list | dict) else 0)
-        if left[0] < 0:
-            raise _TooCostlyError
-        return check(validator, wanted, value, schema)
-
-    return run
-
-
-_BoundedValidator = extend(  # type: ignore[no-untyped-call]
-    ArgumentsValidator,
-    {name: _counted(check) for name, check in ArgumentsValidator.VALIDATORS.items()},
-)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
-from jsonschema.validators import extend
 
+from strata.shared.bounded_validator import BoundedValidator, TooCostlyError, limited_steps
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 
 MAX_ARGUMENT_CHARS = 1_000_000
 INVALID = "Invalid arguments for"
 """Beginning of the message that refuses arguments."""
+_MOST_STEPS = 100_000
+_STEPS_PER_CHAR = 2
+"""Steps of a check for each character of the arguments, beyond `_MOST_STEPS`.
+
+A simple schema takes one, and nested alternatives multiply.
+"""
 _MAX_PROBLEMS = 8
 """Maximum number of problems that one message names."""
 _MAX_NAME_CHARS = 80
@@ -51,14 +55,22 @@ def fit_arguments(
     Raises:
         ArgumentsError: The text is not a JSON object or does not fit the schema.
     """
-    arguments = _members(_parse_object(name, text), parameters)
-    problems = _first(_unsendable(arguments, "", integers))
-    if not problems:
-        problem = explain(arguments) if explain is not None else None
-        if problem is not None:
-            raise ArgumentsError(problem)
-        errors = ArgumentsValidator(parameters).iter_errors(arguments)
-        problems = _first(map(describe_violation, errors))
+    value = _parse_object(name, text)
+    try:
+        with limited_steps(_MOST_STEPS + _STEPS_PER_CHAR * len(text)):
+            arguments = _members(value, parameters)
+            problems = _first(_unsendable(arguments, "", integers))
+            if not problems:
+                problem = explain(arguments) if explain is not None else None
+                if problem is not None:
+                    raise ArgumentsError(problem)
+                errors = BoundedValidator(parameters).iter_errors(arguments)
+                problems = _first(map(describe_violation, errors))
+    except TooCostlyError:
+        raise ArgumentsError(
+            f"{INVALID} {name}: checking them against the schema of the tool takes too long."
+            " Call the tool with shorter lists and texts, several times if necessary."
+        ) from None
     if problems:
         raise ArgumentsError(f"{INVALID} {name}: {'; '.join(problems)}.")
     return arguments
@@ -98,7 +110,7 @@ def _members(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, A
     return {
         name: _as_meant(item, properties.get(name, {}))
         for name, item in value.items()
-        if name in required or name not in properties or not _is_absent(item, properties[name])
+        if name not in properties or not _is_absent(item, properties[name]) or name in required
     }
 
 
@@ -109,7 +121,7 @@ def _is_absent(value: Any, schema: Mapping[str, Any]) -> bool:
     empty = not value.strip() if isinstance(value, str) else value == [] or value == 0
     if not empty or isinstance(value, bool):
         return False
-    return not ArgumentsValidator(schema).is_valid(value)
+    return not BoundedValidator(schema).is_valid(value)
 
 
 def _as_meant(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -212,40 +224,3 @@ def _quoted(text: str) -> str:
 def _kind(value: Any) -> str:
     names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
-
-
-def _unique_items(
-    validator: Any, unique: Any, items: Any, schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    """Checks `uniqueItems` in linear time; jsonschema compares all pairs of objects."""
-    if unique is True and isinstance(items, list) and len(set(map(_hashable, items))) < len(items):
-        yield ValidationError("it has an item twice")
-
-
-def _multiple_of(
-    validator: Any, factor: Any, number: Any, schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    """Checks `multipleOf` by decimal digits; jsonschema overflows for integers over 1e308."""
-    if not validator.is_type(number, "number"):
-        return
-    if Fraction(str(number)) % Fraction(str(factor)):
-        yield ValidationError(f"{number!r} is not a multiple of {factor}")
-
-
-def _hashable(value: Any) -> Hashable:
-    """Returns a key that is equal for equal JSON values: 1 equals 1.0, but not true."""
-    match value:
-        case bool():
-            return (bool, value)
-        case list():
-            return (list, *map(_hashable, value))
-        case dict():
-            return (dict, frozenset((name, _hashable(item)) for name, item in value.items()))
-        case _:
-            return value  # type: ignore[no-any-return]
-
-
-ArgumentsValidator = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"uniqueItems": _unique_items, "multipleOf": _multiple_of}
-)
-"""A validator that checks arguments of up to a million characters in linear time."""

@@ -13,6 +13,7 @@ from integration.core_memory.block_calls import AGENT, create, patch, prepare
 from stored_words import tables_with
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
+from strata.core_memory.convert.history import blame_to_proto
 from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -23,6 +24,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.context import use
 from strata.shared.ids import new_id
+from thread_records import record_threads
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -304,6 +306,17 @@ async def test_blame_reads_long_histories_to_the_end(client: Any) -> None:
         await append(client, str(number))
     lines = await blame(client, block)
     assert [revision for _, _, revision in lines] == list(range(1, 52))
+
+
+async def test_lines_of_a_blame_are_converted_on_a_thread(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop = record_threads(
+        monkeypatch, "strata.core_memory.convert.history.blame_to_proto", blame_to_proto
+    )
+    block = await create(client, value="one\ntwo")
+    assert await blame(client, block) == [(1, "one", 1), (2, "two", 1)]
+    assert on_loop == [False]
 
 
 async def test_missing_blocks_cannot_be_blamed_or_reverted(client: Any) -> None:

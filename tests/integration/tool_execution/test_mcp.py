@@ -25,6 +25,8 @@ from strata.protocol.errors import (
     NotFoundError,
     Reason,
 )
+from strata.tool_execution.mcp.tool_check import check_tools
+from thread_records import record_threads
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
@@ -73,6 +75,18 @@ async def test_tools_with_invalid_schemas_are_quarantined_and_the_others_work(mc
     assert "inputSchema" in server.quarantined_tools["bare"]
     assert json.loads(await mcp.run("odd__fine", town="Graz")) == {"town": "Graz"}
     assert await mcp.offered("odd__fine", "odd__list") == ["odd__fine"]
+
+
+async def test_tools_of_a_server_are_checked_on_a_thread(
+    mcp: Mcp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop = record_threads(
+        monkeypatch, "strata.tool_execution.mcp.manager.check_tools", check_tools
+    )
+    server, _ = await mcp.program("weather", tool("echo", schema=TOWN))
+    assert names(server.tools) == ["weather__echo"]
+    assert on_loop
+    assert not any(on_loop)
 
 
 async def test_a_hanging_server_does_not_block_other_servers(mcp: Mcp) -> None:

@@ -22,9 +22,11 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.context import current_project
+from strata.shared.json_schemas import read_schema
 from strata.shared.sandbox import Isolation
 from strata.shared.scopes import DEFAULT_SCOPES, Scope
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from thread_records import record_threads
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -444,3 +446,21 @@ async def test_an_agent_uses_a_tool_of_its_project(registry: Any, services: Inne
     }
     with services.signed_in(), pytest.raises(NotFoundError):
         await services.make_agent(tools=["weather"])
+
+
+async def test_schema_of_a_tool_is_checked_on_a_thread(
+    registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_loop = record_threads(
+        monkeypatch, "strata.tool_execution.convert.tools.read_schema", read_schema
+    )
+    schema = {"type": "object", "properties": {"town": {"type": "string"}}}
+    request = pb.UpsertToolRequest(
+        type=tool_pb2.TOOL_TYPE_CLIENT,
+        name="look_outside",
+        description="Looks outside.",
+        parameters_json=json.dumps(schema),
+    )
+    tool = (await registry.UpsertTool(request)).tool
+    assert json.loads(tool.parameters_json)["properties"] == schema["properties"]
+    assert on_loop == [False]

@@ -70,7 +70,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
                 "d15": {"type": "string"},
             },
         },
-        "too large",
+        "nests schemas deeper than 24 levels",
     ),
     "catastrophic pattern": (
         {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+$"}}},
@@ -79,10 +79,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "pattern of names": ({"type": "object", "patternProperties": {"(a+)+$": {}}}, "not supported"),
     "dynamic reference": ({"type": "object", "$dynamicRef": "#a"}, "not supported"),
     "base of references": ({"$id": "https://example.org", "type": "object"}, "not supported"),
-    "deep": (nested(40), "too large"),
+    "deep": (nested(40), "nests schemas deeper than 24 levels"),
     "wide": (
         {"type": "object", "properties": {f"p{n}": {} for n in range(600)}},
-        "too large",
+        "has more than 500 schemas and subschemas",
     ),
     "no object": ({"type": "array", "items": {}}, "must describe an object"),
     "no schema": (
@@ -163,6 +163,12 @@ def test_the_check_of_long_enumerations_is_bounded() -> None:
     )
     value = {"rows": [8999] * 50_000}
     assert first_violation(schema, value) == "the check against the schema takes too long"
+
+
+@pytest.mark.parametrize("value", ["x" * 50_000, [[1] * 20_000]], ids=["text", "list"])
+def test_the_check_of_choices_for_a_long_value_is_bounded(value: Any) -> None:
+    schema = read_schema(json.dumps({"properties": {"a": {"anyOf": [{"type": "integer"}] * 900}}}))
+    assert first_violation(schema, {"a": value}) == "the check against the schema takes too long"
 
 
 def test_a_long_reply_with_a_simple_schema_is_checked() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from strata.shared.tool_arguments import ArgumentsError, ArgumentsValidator, fit_arguments
+from strata.shared.bounded_validator import BoundedValidator
+from strata.shared.tool_arguments import ArgumentsError, fit_arguments
 
 UNIQUE = {"type": "array", "uniqueItems": True}
 CLOSED = {"type": "object", "additionalProperties": False}
@@ -66,8 +67,8 @@ def test_checking_unique_items_takes_linear_time() -> None:
             return super().__eq__(other)
 
     items = [Counted(b=number) for number in range(500)]
-    assert ArgumentsValidator(parameters(UNIQUE)).is_valid({"a": items})
-    assert not ArgumentsValidator(parameters(UNIQUE)).is_valid({"a": [*items, {"b": 7}]})
+    assert BoundedValidator(parameters(UNIQUE)).is_valid({"a": items})
+    assert not BoundedValidator(parameters(UNIQUE)).is_valid({"a": [*items, {"b": 7}]})
     assert comparisons < 2 * len(items)
 
 
@@ -93,3 +94,45 @@ def test_the_error_for_large_arguments_is_short(arguments: dict[str, Any]) -> No
 @pytest.mark.parametrize("text", ["", " \n\t"])
 def test_blank_arguments_count_as_an_empty_object(text: str) -> None:
     assert fit_arguments("tool", parameters({}), text) == {}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "array", "items": {"anyOf": [*[{"type": "string"}] * 900, {}]}}, [1] * 300),
+        ({"anyOf": [{"type": "integer"}] * 900}, "x" * 50_000),
+        ({"anyOf": [{"type": "integer"}] * 900}, [[1] * 20_000]),
+        ({"anyOf": [{"items": {}, "maxItems": 0}] * 900}, [1] * 20_000),
+        ({"anyOf": [{"uniqueItems": True, "maxItems": 0}] * 900}, [[[1] * 10_000]]),
+        ({"anyOf": [CLOSED] * 900}, {f"key{number}": 1 for number in range(5_000)}),
+    ],
+    ids=["items", "long text", "long list", "items of any kind", "unique items", "members"],
+)
+def test_checking_many_alternatives_is_bounded(schema: dict[str, Any], value: Any) -> None:
+    with pytest.raises(ArgumentsError, match="takes too long"):
+        fit_arguments("tool", parameters(schema), json.dumps({"a": value}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "array", "items": {"type": "integer", "minimum": 0}}, [1] * 100_000),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "x" * 900_000),
+        (
+            {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"id": {"type": "integer"}, "name": {"type": ["string", "null"]}},
+                    "required": ["id"],
+                    "additionalProperties": False,
+                },
+            },
+            [{"id": 7, "name": "n"}] * 10_000,
+        ),
+    ],
+    ids=["numbers", "text", "objects"],
+)
+def test_long_arguments_of_a_simple_schema_are_accepted(schema: dict[str, Any], value: Any) -> None:
+    text = json.dumps({"a": value}, separators=(",", ":"))
+    assert fit_arguments("tool", parameters(schema), text) == {"a": value}

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from strata.shared.tool_arguments import fit_arguments
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.arguments import parse_arguments
+from strata.tool_execution.domain.arguments import parse_arguments, read_arguments
 from strata.tool_execution.domain.tools import ToolError
+from thread_records import record_threads
 
 SEARCH = BUILTIN_TOOLS["conversation_search"]
 INSERT = BUILTIN_TOOLS["memory_insert"]
@@ -175,3 +177,15 @@ def test_any_text_results_in_arguments_or_a_tool_error(text: str) -> None:
         parse_arguments(SEARCH, text)
     except ToolError as error:
         assert "conversation_search" in str(error)
+
+
+async def test_long_arguments_are_checked_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_loop = record_threads(
+        monkeypatch, "strata.tool_execution.domain.arguments.fit_arguments", fit_arguments
+    )
+    for length in (10, 100_000):
+        text = json.dumps({"label": "human", "new_str": "x" * length, "insert_line": 0})
+        assert await read_arguments(INSERT, text) == json.loads(text)
+    assert on_loop == [True, False]
+    with pytest.raises(ToolError, match="not valid JSON"):
+        await read_arguments(INSERT, "x" * 100_000)

@@ -163,7 +163,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         self, request: pb.BlameBlockRequest, context: Context
     ) -> pb.BlameBlockResponse:
         """Returns the version that wrote each line."""
-        return history.blame_to_proto(await self._history.blame(*history.to_blame(request)))
+        origins = await self._history.blame(*history.to_blame(request))
+        # On a thread: a large block has a hundred thousand lines.
+        return await asyncio.to_thread(history.blame_to_proto, origins)
 
     async def RevertBlock(
         self, request: pb.RevertBlockRequest, context: Context

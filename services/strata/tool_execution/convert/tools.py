@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strata.api.common.v1 import tool_pb2
@@ -49,8 +49,35 @@ _NOT_FOR_CLIENTS = (
 )
 
 
-def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, RequestKey]:
+@dataclass(frozen=True, slots=True)
+class ReadParameters:
+    """The schema of the parameters of a tool, read from a request.
+
+    Attributes:
+        schema: The schema; None if there is none or it cannot be used.
+        problem: Why it cannot be used; empty if it can, or if there is none.
+    """
+
+    schema: dict[str, Any] | None = None
+    problem: str = ""
+
+
+def read_parameters(text: str) -> ReadParameters:
+    """Reads the schema of ``parameters_json``; empty for none. A large one takes half a second."""
+    if not text:
+        return ReadParameters()
+    try:
+        return ReadParameters(read_schema(text))
+    except UnusableSchemaError as error:
+        return ReadParameters(problem=str(error))
+
+
+def to_tool(request: pb.UpsertToolRequest, parameters: ReadParameters) -> tuple[Tool, RequestKey]:
     """Returns the tool that a request describes, with a new id.
+
+    Args:
+        request: The request.
+        parameters: Its ``parameters_json``, read by `read_parameters`.
 
     Raises:
         InvalidArgumentError: Fields are wrong. The error names all of them, and the lines of
@@ -77,9 +104,9 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, RequestKey]:
         "names a package twice",
     )
     if kind is ToolType.CLIENT:
-        derived = _client(request, checks)
+        derived = _client(request, parameters, checks)
     else:
-        derived = _custom(request.source_code, request.name, request.parameters_json, checks)
+        derived = _custom(request.source_code, request.name, parameters, checks)
     description = request.description or derived.description
     checks.unless("\0" not in description, "description", "must not contain NUL")
     checks.unless(
@@ -134,7 +161,7 @@ def to_dry_run(source: str, function: str = "") -> Tool:
         InvalidArgumentError: The source is not a valid tool; the error names each problem.
     """
     checks = Checks()
-    derived = _custom(source, function, "", checks)
+    derived = _custom(source, function, ReadParameters(), checks)
     checks.done()
     return Tool(
         name=derived.function,
@@ -172,7 +199,7 @@ def secret_name_problem(name: str) -> str:
     return "is a name that the sandbox reserves" if _RESERVED.match(name) else ""
 
 
-def _custom(source: str, name: str, parameters: str, checks: Checks) -> DerivedTool:
+def _custom(source: str, name: str, parameters: ReadParameters, checks: Checks) -> DerivedTool:
     nothing = DerivedTool(name or "_", "_", {})
     if not source.strip() or "\0" in source:
         checks.fail("source_code", "must be Python source with one public function")
@@ -183,9 +210,7 @@ def _custom(source: str, name: str, parameters: str, checks: Checks) -> DerivedT
         for problem in error.problems:
             checks.fail("source_code", str(problem))
         return nothing
-    if not parameters:
-        return derived
-    schema = _schema_of(parameters, checks)
+    schema = _checked_schema(parameters, checks)
     if schema is not None:
         known, declared = set(derived.parameters["properties"]), set(schema["properties"])
         left_out = sorted(set(derived.parameters["required"]) - set(schema["required"]))
@@ -201,13 +226,15 @@ def _custom(source: str, name: str, parameters: str, checks: Checks) -> DerivedT
     return derived
 
 
-def _client(request: pb.UpsertToolRequest, checks: Checks) -> DerivedTool:
+def _client(
+    request: pb.UpsertToolRequest, parameters: ReadParameters, checks: Checks
+) -> DerivedTool:
     for field in _NOT_FOR_CLIENTS:
         checks.unless(
             not getattr(request, field), field, "must be empty for a tool that the client runs"
         )
     if request.source_code:
-        derived = _custom(request.source_code, request.name, request.parameters_json, checks)
+        derived = _custom(request.source_code, request.name, parameters, checks)
         checks.unless(
             not derived.takes_agent_state,
             "source_code",
@@ -220,16 +247,14 @@ def _client(request: pb.UpsertToolRequest, checks: Checks) -> DerivedTool:
             field,
             "must be set for a tool that the client runs, if there is no source_code",
         )
-    schema = _schema_of(request.parameters_json, checks) if request.parameters_json else None
+    schema = _checked_schema(parameters, checks)
     return DerivedTool("", "", schema or {})
 
 
-def _schema_of(text: str, checks: Checks) -> dict[str, Any] | None:
-    try:
-        return read_schema(text)
-    except UnusableSchemaError as error:
-        checks.fail("parameters_json", str(error))
-        return None
+def _checked_schema(parameters: ReadParameters, checks: Checks) -> dict[str, Any] | None:
+    if parameters.problem:
+        checks.fail("parameters_json", parameters.problem)
+    return parameters.schema
 
 
 def _tag_problem(tag: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from strata.shared.tool_arguments import ArgumentsError, fit_arguments
@@ -9,6 +10,17 @@ from strata.tool_execution.domain.tools import Tool, ToolError
 
 # Built-in tools pass integers to 32-bit proto fields; custom tools get their arguments as JSON.
 _INT32 = range(-(2**31), 2**31)
+
+
+_LONG_CHARS = 10_000
+"""Arguments from this length on are checked on a thread: that may take seconds."""
+
+
+async def read_arguments(tool: Tool, text: str) -> dict[str, Any]:
+    """Returns the arguments of a call, as `parse_arguments`, without blocking the event loop."""
+    if len(text) < _LONG_CHARS:
+        return parse_arguments(tool, text)
+    return await asyncio.to_thread(parse_arguments, tool, text)
 
 
 def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:

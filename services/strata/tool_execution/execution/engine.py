@@ -18,7 +18,7 @@ from strata.shared.search.time_expressions import zone_of
 from strata.shared.telemetry import Telemetry
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.clients.peers import LostAnswerError
-from strata.tool_execution.domain.arguments import parse_arguments
+from strata.tool_execution.domain.arguments import read_arguments
 from strata.tool_execution.domain.tools import (
     CallingAgent,
     CallOutcome,
@@ -230,7 +230,7 @@ class CallExecutor:
         arguments: dict[str, Any] = {}
         acts = False
         try:
-            arguments = parse_arguments(tool, call.arguments)
+            arguments = await read_arguments(tool, call.arguments)
             # A read-only tool has no effect whose outcome could be unknown.
             acts = tool.effect is not Effect.READ_ONLY
             with use(_context_with_deadline(seconds)):

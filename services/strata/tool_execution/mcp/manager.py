@@ -402,7 +402,9 @@ class McpManager:
         self, connectable: Connectable, connection: McpConnection, listed: list[Any]
     ) -> ServerSyncResult:
         # Descriptions are stored and shown, and a server may repeat secrets in them: redact first.
-        reported = check_tools(connectable.server.name, self._redactor(connectable).value(listed))
+        name, redactor = connectable.server.name, self._redactor(connectable)
+        # On a thread: a server can list hundreds of tools, each with a large schema.
+        reported = await asyncio.to_thread(lambda: check_tools(name, redactor.value(listed)))
         synced = await self._store.sync(connectable.server.id, reported)
         connection.digests = {tool.name: tool.digest for tool in reported if not tool.problem}
         return synced

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ from strata.tool_execution.custom.executor import (
     takes_agent_state,
 )
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.arguments import parse_arguments
+from strata.tool_execution.domain.arguments import read_arguments
 from strata.tool_execution.domain.registry import (
     SecretStore,
     ToolStore,
@@ -93,7 +94,9 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self, request: pb.UpsertToolRequest, context: Context
     ) -> pb.UpsertToolResponse:
         """Creates a tool or a new version of it."""
-        tool, again = convert_registry.to_tool(request)
+        # On a thread: a large schema takes half a second to check.
+        schema = await asyncio.to_thread(convert_registry.read_parameters, request.parameters_json)
+        tool, again = convert_registry.to_tool(request, schema)
         if tool.name in CATALOGUE:
             raise name_taken(tool.name, "a built-in tool")
         check_secrets(tool, require_caller())
@@ -172,7 +175,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             require_scope("write")
         began = self._clock.monotonic()
         try:
-            arguments = parse_arguments(tool, request.arguments_json)
+            arguments = await read_arguments(tool, request.arguments_json)
             state = None
             if takes_agent_state(tool):
                 state = await self._memory.read(_agent_of(request))
