@@ -24,3 +24,21 @@ async def plan_of(database: Database, statement: str, *, elements: int = 1) -> s
     explain = "EXPLAIN " + re.sub(r"\$\d+(::[\w.]+)?", "'x'", numbers)
     async with database.transaction(read_only=True) as connection:
         return "\n".join(row[0] for row in await connection.exec_driver_sql(explain))
+
+
+async def generic_plan_of(database: Database, statement: str) -> str:
+    """Returns the plan of a recorded statement that holds for all values of its parameters.
+
+    PostgreSQL may use it for a prepared statement that has run five times.
+
+    Args:
+        database: Where the statement is planned.
+        statement: With numbered parameters.
+    """
+    values = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", statement))))
+    async with database.transaction() as connection:
+        await connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
+        await connection.exec_driver_sql(f"PREPARE explained AS {statement}")
+        plan = await connection.exec_driver_sql(f"EXPLAIN EXECUTE explained({values})")
+        await connection.exec_driver_sql("DEALLOCATE explained")
+    return "\n".join(row[0] for row in plan)

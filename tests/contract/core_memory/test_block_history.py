@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from plans import generic_plan_of
 from strata.core_memory.domain.blocks import (
     DELETE,
     Authorship,
@@ -358,3 +360,16 @@ async def test_an_agent_without_blocks_has_a_memory_too(store: PostgresBlockStor
     assert memory.fingerprint
     assert await store.knows_agent("agent-a")
     assert not await store.knows_agent("agent-x")
+
+
+async def test_later_page_of_versions_reads_no_newer_versions(
+    database: Database, store: PostgresBlockStore
+) -> None:
+    block = await insert(store, "notes", "one")
+    with database.statistics.record() as statements:
+        assert [version.revision for version in await store.versions(block.id, 0, 20)] == [1]
+    assert not await store.versions(block.id, 1, 20)
+    (statement,) = statements
+    plan = await generic_plan_of(database, statement)
+    assert re.search(r"Index Cond: .*revision < ", plan), plan
+    assert "Filter: (revision" not in plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from gateway_records import (
     new_schedule,
     taken,
 )
+from plans import generic_plan_of
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.runs import RunEnding, RunFailure, RunFilter
 from strata.gateway.runs.domain.states import RunState
@@ -43,6 +45,7 @@ from strata.protocol.errors import (
     Reason,
     ResourceExhaustedError,
 )
+from strata.shared.context import Caller, RequestContext, use
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
@@ -148,6 +151,22 @@ async def test_after_an_outage_the_latest_tick_starts_a_run_and_earlier_ones_are
     assert {(tick.run_id, tick.outcome) for tick in ticks[1:]} == {("", TickOutcome.MISSED)}
     assert ticks[-1].tick_time == first
     assert await runs_of(gateways) == [run_id]
+
+
+async def test_later_page_of_ticks_reads_no_newer_ticks(gateways: Gateways) -> None:
+    store = store_of(gateways)
+    schedule = await store.create(PROJECT, new_schedule(timing=EVERY_FIVE_MINUTES))
+    await set_back(gateways, schedule, 60)
+    await store.fire(PROJECT, schedule.id)
+    ticks = list(await store.ticks(PROJECT, schedule.id, before=None, limit=100))
+    with gateways.database.statistics.record() as statements:
+        older = await store.ticks(PROJECT, schedule.id, before=ticks[3].tick_time, limit=5)
+    assert list(older) == ticks[4:9]
+    (statement,) = (each for each in statements if "schedule_ticks" in each)
+    with use(RequestContext(Caller("", PROJECT, "test"))):
+        plan = await generic_plan_of(gateways.database, statement)
+    assert re.search(r"Index Cond: .*tick_time < ", plan), plan
+    assert "Filter: (tick_time" not in plan
 
 
 async def test_after_a_long_outage_only_the_newest_ticks_are_recorded(gateways: Gateways) -> None:

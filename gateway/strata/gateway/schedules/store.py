@@ -112,12 +112,18 @@ UPDATE gateway.schedules
    SET state = 'PAUSED', state_reason = :reason, next_time = NULL, update_time = now()
  WHERE {_OF_PRINCIPAL}
 """)
-_TICKS = text("""
+_OF_SCHEDULE = "project_id = :project_id AND schedule_id = :schedule_id"
+_TICK_PAGE = """
 SELECT tick_time, outcome, run_id, reason, create_time FROM gateway.schedule_ticks
- WHERE project_id = :project_id AND schedule_id = :schedule_id
-   AND tick_time < coalesce(CAST(:before AS timestamptz), 'infinity')
+ WHERE {which}
  ORDER BY tick_time DESC LIMIT :limit
-""")
+"""
+_NEWEST_TICKS = text(_TICK_PAGE.format(which=_OF_SCHEDULE))
+# A statement of its own: with row security, an expression around the bound would not be compared in
+# the index.
+_OLDER_TICKS = text(
+    _TICK_PAGE.format(which=f"{_OF_SCHEDULE} AND tick_time < CAST(:before AS timestamptz)")
+)
 # By the worker, over all projects and few columns.
 _IS_DUE = "state = 'ACTIVE' AND next_time <= now()"
 ANY_SCHEDULE_DUE = any_row_sql("gateway.schedules", _IS_DUE, order="next_time")
@@ -346,7 +352,11 @@ class PostgresScheduleStore:
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             row = (await connection.execute(_GET, values)).mappings().one_or_none()
             _schedule_or_not_found(row, schedule_id)
-            rows = await connection.execute(_TICKS, {**values, "before": before, "limit": limit})
+            page = {**values, "limit": limit}
+            if before is None:
+                rows = await connection.execute(_NEWEST_TICKS, page)
+            else:
+                rows = await connection.execute(_OLDER_TICKS, {**page, "before": before})
             return [
                 Tick(
                     tick["tick_time"],

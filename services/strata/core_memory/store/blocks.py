@@ -40,6 +40,7 @@ ResultT = TypeVar("ResultT")
 
 _ATTEMPTS = 3
 _NO_END = 2**31
+_AFTER_ALL_REVISIONS = 2**63 - 1
 
 
 class PostgresBlockStore:
@@ -144,8 +145,12 @@ class PostgresBlockStore:
         return [to_block(row) for row in rows]
 
     async def versions(self, block_id: str, before: int, count: int) -> list[Version]:
-        """Returns versions of a block, newest first, before a revision."""
-        rows = await self._database.query(VERSIONS, block=block_id, before=before, count=count)
+        """Returns versions of a block, newest first, before a revision; 0 for the newest ones."""
+        # Decided here: a statement that compares only if there is a bound would not use the index
+        # for it, and read all newer versions.
+        rows = await self._database.query(
+            VERSIONS, block=block_id, before=before or _AFTER_ALL_REVISIONS, count=count
+        )
         return [to_version(row) for row in rows]
 
     async def values(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, str]:

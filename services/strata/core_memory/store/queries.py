@@ -164,7 +164,7 @@ VERSIONS = text(
     """
     SELECT * FROM core_memory.block_versions
     WHERE project_id = :project AND block_id = :block
-      AND (CAST(:before AS bigint) = 0 OR revision < CAST(:before AS bigint))
+      AND revision < CAST(:before AS bigint)
     ORDER BY revision DESC LIMIT :count
     """
 )
