@@ -162,7 +162,7 @@ async def test_later_page_of_ticks_reads_no_newer_ticks(gateways: Gateways) -> N
     with gateways.database.statistics.record() as statements:
         older = await store.ticks(PROJECT, schedule.id, before=ticks[3].tick_time, limit=5)
     assert list(older) == ticks[4:9]
-    (statement,) = (each for each in statements if "schedule_ticks" in each)
+    (statement,) = (recorded for recorded in statements if "schedule_ticks" in recorded)
     with use(RequestContext(Caller("", PROJECT, "test"))):
         plan = await generic_plan_of(gateways.database, statement)
     assert re.search(r"Index Cond: .*tick_time < ", plan), plan
