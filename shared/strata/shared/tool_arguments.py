@@ -38,6 +38,7 @@ def fit_arguments(
     *,
     integers: range | None = None,
     explain: Callable[[Mapping[str, Any]], str | None] | None = None,
+    most_steps: int | None = None,
 ) -> dict[str, Any]:
     """Returns the arguments of a call.
 
@@ -51,13 +52,16 @@ def fit_arguments(
         text: The arguments as the model wrote them.
         integers: Range of integers that can be sent; None for all.
         explain: Returns a description of a problem that the schema cannot express, or None.
+        most_steps: Maximum number of steps of the check (`limited_steps`); None for the limit
+            of arguments of this length.
 
     Raises:
         ArgumentsError: The text is not a JSON object or does not fit the schema.
+        TooCostlyError: The check takes more than `most_steps`.
     """
     value = _parse_object(name, text)
     try:
-        with limited_steps(_MOST_STEPS + _STEPS_PER_CHAR * len(text)):
+        with limited_steps(most_steps or _MOST_STEPS + _STEPS_PER_CHAR * len(text)):
             arguments = _members(value, parameters)
             problems = _first(_unsendable(arguments, "", integers))
             if not problems:
@@ -67,6 +71,8 @@ def fit_arguments(
                 errors = BoundedValidator(parameters).iter_errors(arguments)
                 problems = _first(map(describe_violation, errors))
     except TooCostlyError:
+        if most_steps is not None:
+            raise
         raise ArgumentsError(
             f"{INVALID} {name}: checking them against the schema of the tool takes too long."
             " Call the tool with shorter lists and texts, several times if necessary."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -189,3 +190,18 @@ async def test_long_arguments_are_checked_on_a_thread(monkeypatch: pytest.Monkey
     assert on_loop == [True, False]
     with pytest.raises(ToolError, match="not valid JSON"):
         await read_arguments(INSERT, "x" * 100_000)
+
+
+async def test_costly_check_of_short_arguments_is_begun_again_on_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_loop = record_threads(
+        monkeypatch, "strata.tool_execution.domain.arguments.fit_arguments", fit_arguments
+    )
+    numbers = {"type": "array", "items": {"anyOf": [*[{"type": "string"}] * 200, {}]}}
+    tool = replace(INSERT, parameters={"type": "object", "properties": {"numbers": numbers}})
+    assert await read_arguments(tool, '{"numbers": [1]}') == {"numbers": [1]}
+    assert on_loop == [True]
+    many = {"numbers": [1] * 50}
+    assert await read_arguments(tool, json.dumps(many)) == many
+    assert on_loop == [True, True, False]
