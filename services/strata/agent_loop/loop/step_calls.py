@@ -73,6 +73,8 @@ class StepCalls:
         self._known_results = known_results or {}
         self._results: dict[str, ToolResult] = {**self._known_results, **record.results}
         self._unrecorded: list[ToolResult] = []
+        # Whether one of these cannot be found out again by another dispatch.
+        self._must_record = False
         self._sent: set[str] = set()
         self._started: set[str] = set()
         self._code: dict[str, NestedCalls] = {}
@@ -122,6 +124,10 @@ class StepCalls:
     async def run(self) -> None:
         """Runs the calls until each has a result.
 
+        The results are in the ledger then, except those of calls that can be repeated: the step is
+        committed next, and a later dispatch that finds no step repeats these calls. Call `keep` if
+        the commit is delayed.
+
         Raises:
             StrataError: Another attempt of the run must continue; results so far are in the
                 journal.
@@ -134,7 +140,8 @@ class StepCalls:
             waiting = self._waiting()
             if waiting:
                 await self._execute(waiting)
-        await self._flush()
+        if self._must_record:
+            await self._flush()
 
     def give_up(self, text: str) -> list[ToolResult]:
         """Adds a result for every call that has none, since the run ends.
@@ -236,6 +243,7 @@ class StepCalls:
         # A refusal is the same on every dispatch; only unknown outcomes must be journalled.
         if keep or status is ToolStatus.UNKNOWN:
             self._unrecorded.append(result)
+            self._must_record = True
         if call.id not in self._started:
             await self._context.sink.emit(ToolStarted(call.id, call.name, call.arguments))
         await self._context.sink.emit(ToolFinished(result))
@@ -299,10 +307,12 @@ class StepCalls:
         self._unrecorded.append(result)
         await self._context.sink.emit(ToolFinished(result))
         # Results of calls that cannot be repeated are journalled at once, except the last one:
-        # the caller journals it.
+        # `run` journals it.
         call = next((c for c in self._record.reply.tool_calls if c.id == call_id), None)
-        if call is not None and not self._effect(call).repeatable and self._waiting():
-            await self._flush()
+        if call is not None and not self._effect(call).repeatable:
+            self._must_record = True
+            if self._waiting():
+                await self._flush()
 
     async def _flush(self) -> None:
         if self._unrecorded:
@@ -311,6 +321,7 @@ class StepCalls:
             await until_available(lambda: context.journal.record(context.key, step, results))
             # Not before: `keep` writes the results of a write that was cancelled once more.
             del self._unrecorded[: len(results)]
+            self._must_record = False
 
     def _effect(self, call: ToolCall) -> ToolEffect:
         return self._record.effects.get(call.id, ToolEffect.UNDECLARED)

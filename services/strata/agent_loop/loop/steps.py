@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from strata.agent_loop.domain.ports import (
     ArchivalStats,
     BegunTurn,
     BoundModel,
+    CommittedStep,
     EventSink,
     MemorySection,
     StepCommit,
@@ -282,13 +283,10 @@ class Steps:
         for result in known_results.values():
             await self._sink.emit(ToolFinished(result))
         self._settling = True
-        results, stop = await self._run_calls(
+        stop = await self._run_calls(
             record, rules, resumed=resumed is not None, known_results=known_results
         )
         self._settling = False
-        if stop is None and any(self._may_outdate_memory(result) for result in results):
-            section = await self._ports.memory.compile(self._agent, self._memory_view)
-            self._show_memory(section)
         return stop
 
     async def _step(self, step: int, resumed: StepRecord | None) -> StopReason | None:
@@ -311,15 +309,8 @@ class Steps:
             gated = rules.asks(record.reply, self._toolset)
             if gated:
                 return await self._ask_person(record, gated)
-        results, stop = await self._run_calls(record, rules, resumed=resumed is not None)
-        if stop is not None:
-            return stop
-        if cut:
-            return StopReason.MAX_TOKENS_EXCEEDED
-        if any(self._may_outdate_memory(result) for result in results):
-            section = await self._ports.memory.compile(self._agent, self._memory_view)
-            self._show_memory(section)
-        return None
+        stop = await self._run_calls(record, rules, resumed=resumed is not None)
+        return StopReason.MAX_TOKENS_EXCEEDED if stop is None and cut else stop
 
     def _show_memory(self, section: MemorySection) -> None:
         """Sets the memory section that the model sees from now on, and the tools it brings."""
@@ -429,21 +420,37 @@ class Steps:
         *,
         resumed: bool,
         known_results: Mapping[str, ToolResult] | None = None,
-    ) -> tuple[list[ToolResult], StopReason | None]:
+    ) -> StopReason | None:
+        """Runs the calls of a reply, commits the step, and reads memory that may have changed."""
         calls = StepCalls(
             self._tool_context(record, rules), record, resumed=resumed, known_results=known_results
         )
         self._journalled = None
+        compiling: asyncio.Task[MemorySection] | None = None
         try:
-            await self._work.give_way()
-            await calls.journal()
-            await calls.run()
-            messages, stop = self._ending(record, rules, calls)
-            await self._commit(record, messages, calls.results)
-        except asyncio.CancelledError:
-            await self._keep_interrupted(record, calls)
-            raise
-        return calls.results, stop
+            try:
+                await self._work.give_way()
+                await calls.journal()
+                await calls.run()
+                messages, stop = self._ending(record, rules, calls)
+                cut = record.reply.finish_reason is FinishReason.LENGTH
+                outdated = any(map(self._may_outdate_memory, calls.results))
+                if outdated and stop is None and not cut:
+                    # The effects of the calls are stored; the commit changes nothing in memory.
+                    compiling = asyncio.create_task(
+                        self._ports.memory.compile(self._agent, self._memory_view)
+                    )
+                await self._commit(record, messages, calls.results, delayed=calls.keep)
+            except asyncio.CancelledError:
+                await self._keep_interrupted(record, calls)
+                raise
+            if compiling is not None:
+                self._show_memory(await compiling)
+        finally:
+            if compiling is not None:
+                compiling.cancel()
+                await asyncio.gather(compiling, return_exceptions=True)
+        return stop
 
     def _ending(
         self, record: StepRecord, rules: StepRules, calls: StepCalls
@@ -546,7 +553,18 @@ class Steps:
         messages: list[Message],
         results: Sequence[ToolResult] = (),
         work: Work | None = None,
+        *,
+        delayed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """Commits a step and reports its messages.
+
+        Args:
+            record: The reply.
+            messages: The messages of the step.
+            results: The results of its calls.
+            work: Makes the commit yield to other turns; by default that of the run.
+            delayed: Called before the commit is repeated, since recall is unavailable.
+        """
         stale = any(result.archival_changed or _has_unknown_outcome(result) for result in results)
         commit = StepCommit(
             self._key,
@@ -556,9 +574,18 @@ class Steps:
             self._window.unsaved_text,
             self._window.metadata_stale(changed=stale),
         )
+
+        async def commit_step() -> CommittedStep:
+            try:
+                return await self._ports.recall.commit_step(commit)
+            except StrataError as error:
+                if delayed is not None and passes(error):
+                    await delayed()
+                raise
+
         # The provider charged for the reply: repeat the commit until recall takes or refuses it.
         async with (work or self._work).slot():
-            committed = await until_available(lambda: self._ports.recall.commit_step(commit))
+            committed = await until_available(commit_step)
         self._window.committed(committed)
         self._rules.take(committed.messages)
         for message in committed.messages:

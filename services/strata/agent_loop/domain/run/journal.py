@@ -35,7 +35,10 @@ from strata.shared.usage import Usage
 
 
 class CallState(StrEnum):
-    """The state of a call. PENDING means that it may have been started."""
+    """The state of a call. PENDING means that it may have been started.
+
+    A repeatable call stays PENDING if its step was committed at once; see `StepCalls.run`.
+    """
 
     PENDING = "PENDING"
     COMMITTED = "COMMITTED"
