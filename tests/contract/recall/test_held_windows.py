@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,8 @@ from strata.recall.domain.messages import HeldWindow, Message, Step, TurnStart
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
+
+_WAITING = sql("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
 
 
 class Holder:
@@ -68,6 +71,54 @@ async def test_only_new_messages_and_the_system_message_are_read(talk: Talk) -> 
         *("system", "user", "assistant", "tool", "tool"),
         *("assistant", "user"),
     ]
+
+
+async def test_a_turn_of_a_caller_that_holds_all_messages_begins_with_one_statement(
+    talk: Talk,
+) -> None:
+    holder, run = Holder(talk), new_id("run")
+    await holder.begin(run=run)
+    reply = text(MessageRole.ASSISTANT, "reply", run_id=run, step=1)
+    await talk.windows.commit_step(
+        Step(talk.id, talk.agent, run, 1, 1, (reply,), system_text="A new text.")
+    )
+    await holder.begin()
+
+    window = await talk.windows.get(talk.id)
+    held = HeldWindow(window.revision, len(window.messages), window.messages[-1].id)
+    before = talk.database.statistics.round_trips
+    asked = text(MessageRole.USER, "asked", run_id=new_id("run"))
+    start = await talk.windows.begin_turn(talk.id, talk.agent, asked.run_id, 1, [asked], held=held)
+    assert talk.database.statistics.round_trips - before == 1
+    assert start.unchanged_count == len(window.messages) - 1
+    assert [message.id for message in start.window.messages] == [window.messages[0].id, asked.id]
+    assert start.window.messages[0] == window.messages[0]
+    assert start.window.messages[0].parts == ({"type": "text", "text": "A new text."},)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_turn_that_waits_for_a_commit_gets_the_text_of_that_commit(
+    talk: Talk, *, asks: bool
+) -> None:
+    """The statement that begins the turn sees the window after the commit, but no other row."""
+    system, run = (await talk.window())[0], new_id("run")
+    inputs = [text(MessageRole.USER, "asked", run_id=run)] if asks else []
+    async with talk.database.transaction() as connection:
+        await connection.execute(
+            sql("UPDATE recall.windows SET revision = revision + 1 WHERE conversation_id = :id"),
+            {"id": talk.id},
+        )
+        await connection.execute(
+            sql("UPDATE recall.messages SET parts = CAST(:parts AS jsonb) WHERE id = :id"),
+            {"id": system.id, "parts": '[{"type": "text", "text": "A new text."}]'},
+        )
+        begin = asyncio.create_task(talk.windows.begin_turn(talk.id, talk.agent, run, 1, inputs))
+        async with talk.database.transaction(read_only=True) as other:
+            while not (await other.execute(_WAITING)).scalar_one():
+                await asyncio.sleep(0.01)
+    start = await begin
+    assert start.window.messages[0].parts == ({"type": "text", "text": "A new text."},)
+    assert start.window == await talk.windows.get(talk.id)
 
 
 async def test_a_repeated_attempt_reads_the_messages_that_its_steps_added(talk: Talk) -> None:

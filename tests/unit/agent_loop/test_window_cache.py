@@ -10,6 +10,7 @@ from strata.agent_loop.clients.window_cache import CachedWindow, WindowCache, wh
 from strata.agent_loop.convert.messages import message_to_proto
 from strata.agent_loop.domain.conversation.messages import Message, Window
 from strata.agent_loop.domain.model.chat import TextPart
+from strata.agent_loop.domain.ports import CommittedStep
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.shared.messages import MessageRole
 
@@ -46,6 +47,22 @@ def test_the_size_of_a_held_window_does_not_grow_with_unchanged_extensions() -> 
     for _ in range(50):
         held = whole_window(response(SYSTEM, unchanged=1), held)
     assert held.size == whole_window(response(SYSTEM, message("a")), None).size
+
+
+def test_a_committed_step_is_held_if_nothing_else_changed_the_window() -> None:
+    begun = whole_window(response(SYSTEM, message("a")), None)
+    reply = message("b", MessageRole.ASSISTANT)
+    after = begun.with_step(CommittedStep((reply,), revision=10, message_count=7), size=100)
+    assert after.window.messages == (SYSTEM, message("a"), reply)
+    assert after.window.messages[2] is reply
+    assert after.window.message_count == 7
+    assert after.size == begun.size + 100
+    assert after.to_proto() == window_pb.HeldWindow(
+        revision=10, message_count=3, last_message_id="b"
+    )
+    # A compaction or a pin came in between, or the answer to a repeated commit.
+    for revision in (9, 11):
+        assert begun.with_step(CommittedStep((reply,), revision, 7), size=100) is begun
 
 
 def held_of(size: int) -> CachedWindow:

@@ -10,6 +10,7 @@ import grpc.aio
 from strata.agent_loop.clients.window_cache import (
     WINDOW_CACHE_BYTES,
     WindowCache,
+    size_of,
     whole_window,
 )
 from strata.agent_loop.convert.messages import (
@@ -124,9 +125,14 @@ class RecallClient:
         )
         response = await self._stub.CommitStep(request)
         self._keep_images(commit.messages)
-        return CommittedStep(
+        committed = CommittedStep(
             messages_from_proto(response.messages), response.revision, response.message_count
         )
+        place = (current_project(), commit.key.conversation_id)
+        if (held := self._windows.get(place)) is not None:
+            sizes = [size_of(message) for message in response.messages]
+            self._windows.put(place, held.with_step(committed, sum(sizes)))
+        return committed
 
     async def open_window(
         self, conversation_id: str, agent_id: str, messages: Sequence[Message]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from strata.agent_loop.convert.messages import window_from_proto
 from strata.agent_loop.domain.conversation.messages import Window
+from strata.agent_loop.domain.ports import CommittedStep
+from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 
 WINDOW_CACHE_BYTES = 16 << 20
@@ -17,7 +19,7 @@ _MESSAGE_BYTES = 3_000
 
 @dataclass(frozen=True, slots=True)
 class CachedWindow:
-    """A window as it was at the beginning of an earlier turn.
+    """A window as it was at the beginning of an earlier turn, or after one of its steps.
 
     Attributes:
         window: The window.
@@ -36,6 +38,29 @@ class CachedWindow:
             last_message_id=messages[-1].id,
         )
 
+    def with_step(self, step: CommittedStep, size: int) -> CachedWindow:
+        """Returns the window after a step; this one if it was also changed in another way.
+
+        Args:
+            step: The step.
+            size: Approximate size of its messages in bytes.
+        """
+        window = self.window
+        if step.revision != window.revision + 1:
+            return self
+        after = replace(
+            window,
+            messages=(*window.messages, *step.messages),
+            revision=step.revision,
+            message_count=step.message_count,
+        )
+        return CachedWindow(after, self.size + size)
+
+
+def size_of(message: message_pb2.Message) -> int:
+    """Returns the approximate size of a message in the cache, in bytes."""
+    return _MESSAGE_BYTES + message.ByteSize()
+
 
 def whole_window(response: window_pb.BeginTurnResponse, held: CachedWindow | None) -> CachedWindow:
     """Returns the window of a turn that has begun, with the messages that recall left out.
@@ -45,7 +70,7 @@ def whole_window(response: window_pb.BeginTurnResponse, held: CachedWindow | Non
         held: The held part of the window in the request.
     """
     window = window_from_proto(response.window)
-    sizes = [_MESSAGE_BYTES + message.ByteSize() for message in response.window.messages]
+    sizes = [size_of(message) for message in response.window.messages]
     unchanged = response.unchanged_count
     if not unchanged:
         return CachedWindow(window, sum(sizes))

@@ -44,7 +44,9 @@ from strata.recall.store.rows import (
     RECORD,
     RECORD_COLUMNS,
     named_sql,
+    prefixed_columns,
     to_message,
+    to_prefixed_message,
     to_records,
 )
 from strata.shared.context import current_project
@@ -102,8 +104,14 @@ _KEPT = f"""
 """
 
 
+_SYSTEM = "system_"
+
+
 def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
     """Returns the statement that starts a turn.
+
+    Its result has the system message as it was when the statement began, and the revision that the
+    window had then: if the statement waited for another one, both are outdated.
 
     Args:
         message_ids: SQL for the messages of the window that stay before the inputs.
@@ -127,7 +135,11 @@ def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
         INSERT INTO recall.turns (project_id, run_id, conversation_id, agent_id)
         SELECT :project, :run, conversation_id, agent_id FROM updated_window
     )
-    SELECT * FROM updated_window
+    SELECT w.*, earlier.revision AS earlier_revision, {prefixed_columns("m", _SYSTEM)}
+    FROM updated_window w
+    JOIN recall.windows earlier
+      ON earlier.project_id = :project AND earlier.conversation_id = w.conversation_id
+    LEFT JOIN recall.messages m ON m.project_id = :project AND m.id = w.message_ids[1]
     """
 
 
@@ -431,8 +443,15 @@ class PostgresWindowStore:
         earlier_ids = row.message_ids[: -len(inputs) or None]
         unchanged = _unchanged(row, earlier_ids, held)
         shown_ids = _without(earlier_ids, unchanged)
-        rows = await self._database.query(BY_ID, ids=list(shown_ids))
-        by_id = {message.id: to_message(message) for message in rows}
+        by_id = {}
+        system = to_prefixed_message(row, _SYSTEM)
+        # With another revision the statement waited for a change of the window, or it removed
+        # messages: the system message is then read again.
+        if system is not None and row.earlier_revision == row.revision - bool(inputs):
+            by_id[system.id] = system
+        if missing := [message_id for message_id in shown_ids if message_id not in by_id]:
+            rows = await self._database.query(BY_ID, ids=missing)
+            by_id |= {message.id: to_message(message) for message in rows}
         if not by_id.keys() >= set(shown_ids):
             return None
         earlier = [by_id[message_id] for message_id in shown_ids]

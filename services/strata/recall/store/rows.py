@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Row, text
@@ -36,7 +37,8 @@ _SEARCH = {"search_words": "text", "search_pairs": "text", "index_state": "text"
 _STORED = _MESSAGE | _SEARCH
 _PLACE = ("conversation_id", "agent_id", "sequence")
 
-COLUMNS = ", ".join((*_PLACE, *_MESSAGE, "copied_from_id"))
+_READ = (*_PLACE, *_MESSAGE, "copied_from_id")
+COLUMNS = ", ".join(_READ)
 """The columns of a message for `to_message`."""
 # Rows are bound as one JSON array, so that any number takes one statement.
 RECORD = ", ".join(("ordinal bigint", *(f"{name} {kind}" for name, kind in _STORED.items())))
@@ -45,6 +47,16 @@ RECORD_COLUMNS = ", ".join(f"r.{name}" for name in _STORED)
 """The columns of records ``r`` that are stored."""
 INSERT_COLUMNS = ", ".join(("project_id", *_PLACE, *_STORED, "search_language"))
 """The columns of a new row; `RECORD_COLUMNS` are among them, in the same order."""
+
+
+def prefixed_columns(message: str, prefix: str) -> str:
+    """Returns the columns of a message for `to_prefixed_message`.
+
+    Args:
+        message: Name of the message in the statement.
+        prefix: Beginning of the names of the columns in its result.
+    """
+    return ", ".join(f"{message}.{name} AS {prefix}{name}" for name in _READ)
 
 
 def named_sql(ids: str) -> str:
@@ -110,7 +122,7 @@ def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
     }
 
 
-def to_message(row: Row[Any]) -> Message:
+def to_message(row: Row[Any] | SimpleNamespace) -> Message:
     """Returns the message of a row with `COLUMNS`."""
     return Message(
         conversation_id=row.conversation_id,
@@ -132,6 +144,13 @@ def to_message(row: Row[Any]) -> Message:
         create_time=row.create_time,
         copied_from_id=row.copied_from_id,
     )
+
+
+def to_prefixed_message(row: Row[Any], prefix: str) -> Message | None:
+    """Returns the message of a row with `prefixed_columns`; None if they are of no message."""
+    if getattr(row, f"{prefix}id") is None:
+        return None
+    return to_message(SimpleNamespace(**{name: getattr(row, prefix + name) for name in _READ}))
 
 
 def _json(value: Any) -> Any:
