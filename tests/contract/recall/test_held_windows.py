@@ -101,7 +101,10 @@ async def test_a_turn_that_waits_for_a_commit_gets_the_text_of_that_commit(
     talk: Talk, *, asks: bool
 ) -> None:
     """The statement that begins the turn sees the window after the commit, but no other row."""
-    system, run = (await talk.window())[0], new_id("run")
+    await talk.turn("first")
+    window, run = await talk.windows.get(talk.id), new_id("run")
+    system = window.messages[0]
+    held = HeldWindow(window.revision, len(window.messages), window.messages[-1].id)
     inputs = [text(MessageRole.USER, "asked", run_id=run)] if asks else []
     async with talk.database.transaction() as connection:
         await connection.execute(
@@ -112,13 +115,15 @@ async def test_a_turn_that_waits_for_a_commit_gets_the_text_of_that_commit(
             sql("UPDATE recall.messages SET parts = CAST(:parts AS jsonb) WHERE id = :id"),
             {"id": system.id, "parts": '[{"type": "text", "text": "A new text."}]'},
         )
-        begin = asyncio.create_task(talk.windows.begin_turn(talk.id, talk.agent, run, 1, inputs))
+        begin = asyncio.create_task(
+            talk.windows.begin_turn(talk.id, talk.agent, run, 1, inputs, held=held)
+        )
         async with talk.database.transaction(read_only=True) as other:
             while not (await other.execute(_WAITING)).scalar_one():
                 await asyncio.sleep(0.01)
     start = await begin
     assert start.window.messages[0].parts == ({"type": "text", "text": "A new text."},)
-    assert start.window == await talk.windows.get(talk.id)
+    assert start.unchanged_count == len(window.messages) - 1
 
 
 async def test_a_repeated_attempt_reads_the_messages_that_its_steps_added(talk: Talk) -> None:

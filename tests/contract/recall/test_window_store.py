@@ -450,7 +450,6 @@ async def test_agent_that_is_deleted_as_its_turn_begins_has_no_window(
     conversation: Conversation, database: Database
 ) -> None:
     store = conversation.store
-    await conversation.begin(new_id("run"), "Read by the next turn, after its statement.")
     racing: Any = RacingDatabase(database, lambda: store.delete_agent(conversation.agent))
     conversation.store = PostgresWindowStore(racing)
     with pytest.raises(NotFoundError):
@@ -467,7 +466,6 @@ async def test_a_turn_costs_a_constant_number_of_statements(
         await conversation.store.commit_step(conversation.step(run, 1, "Hi"))
         return database.statistics.round_trips - before
 
-    assert await cost() == 2  # no message but the system message and those of the turn
     first = await cost()
     for _ in range(20):
         await cost()

@@ -105,18 +105,26 @@ _KEPT = f"""
 
 
 _SYSTEM = "system_"
+_ROW = "SELECT * FROM updated_window"
+# The system message as it was when the statement began: if the statement waited for another one,
+# its text may be outdated.
+_ROW_AND_SYSTEM = f"""
+    SELECT w.*, {prefixed_columns("m", _SYSTEM)} FROM updated_window w
+    LEFT JOIN LATERAL (
+        SELECT * FROM recall.messages
+        WHERE project_id = :project AND id = w.message_ids[1] OFFSET 0
+    ) m ON true
+"""
 
 
-def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
+def _begin_sql(message_ids: str, *, changes: str, stale: str, result: str = _ROW) -> str:
     """Returns the statement that starts a turn.
-
-    Its result has the system message as it was when the statement began, and the revision that the
-    window had then: if the statement waited for another one, both are outdated.
 
     Args:
         message_ids: SQL for the messages of the window that stay before the inputs.
         changes: SQL for whether messages are removed.
         stale: SQL for whether the counts in the system message are outdated.
+        result: SQL for the result.
     """
     return f"""
     WITH updated_window AS (
@@ -135,15 +143,14 @@ def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
         INSERT INTO recall.turns (project_id, run_id, conversation_id, agent_id)
         SELECT :project, :run, conversation_id, agent_id FROM updated_window
     )
-    SELECT w.*, earlier.revision AS earlier_revision, {prefixed_columns("m", _SYSTEM)}
-    FROM updated_window w
-    JOIN recall.windows earlier
-      ON earlier.project_id = :project AND earlier.conversation_id = w.conversation_id
-    LEFT JOIN recall.messages m ON m.project_id = :project AND m.id = w.message_ids[1]
+    {result}
     """
 
 
 _BEGIN = text(_begin_sql("message_ids", changes="false", stale="metadata_stale"))
+_BEGIN_HELD = text(
+    _begin_sql("message_ids", changes="false", stale="metadata_stale", result=_ROW_AND_SYSTEM)
+)
 _BEGIN_CLEARED = text(
     _begin_sql(
         f"CASE WHEN {_CLEARS} THEN message_ids[1:1] || ARRAY({_KEPT}) ELSE message_ids END",
@@ -324,8 +331,17 @@ class PostgresWindowStore:
             "attempt": attempt,
         }
         statement = _BEGIN_CLEARED if clear else _BEGIN
+        if held is not None and not clear:
+            statement = _BEGIN_HELD
         row = await self._write(statement, {**fence, **_new_rows(inputs)}, agent_id, inputs)
-        start = None if row is None else await self._started(row, inputs, held)
+        start = None
+        if row is not None:
+            system = None
+            # If nothing has changed since the caller read the window, the statement waited for no
+            # other change of it, and the system message in its result is the present one.
+            if held is not None and not clear and held.revision == row.revision - bool(inputs):
+                system = to_prefixed_message(row, _SYSTEM)
+            start = await self._started(row, inputs, held, system)
         if start is not None:
             return start
         # The run began before, or messages of the window were deleted since it began.
@@ -431,24 +447,29 @@ class PostgresWindowStore:
             return row
 
     async def _started(
-        self, row: Row[Any], inputs: Sequence[Message], held: HeldWindow | None
+        self,
+        row: Row[Any],
+        inputs: Sequence[Message],
+        held: HeldWindow | None,
+        system: Message | None,
     ) -> TurnStart | None:
         """Returns the turn that has begun; None if messages were deleted since.
 
         The window is not locked meanwhile. Stored messages do not change, and to the caller a
         change of the window during this call looks like a change right after it.
+
+        Args:
+            row: The window.
+            inputs: The inputs of the turn.
+            held: The part of the window that the caller holds.
+            system: The system message; None to read it.
         """
         first = row.message_count - len(inputs)
         stored = _placed(inputs, row.conversation_id, row.agent_id, first)
         earlier_ids = row.message_ids[: -len(inputs) or None]
         unchanged = _unchanged(row, earlier_ids, held)
         shown_ids = _without(earlier_ids, unchanged)
-        by_id = {}
-        system = to_prefixed_message(row, _SYSTEM)
-        # With another revision the statement waited for a change of the window, or it removed
-        # messages: the system message is then read again.
-        if system is not None and row.earlier_revision == row.revision - bool(inputs):
-            by_id[system.id] = system
+        by_id = {} if system is None else {system.id: system}
         if missing := [message_id for message_id in shown_ids if message_id not in by_id]:
             rows = await self._database.query(BY_ID, ids=missing)
             by_id |= {message.id: to_message(message) for message in rows}
