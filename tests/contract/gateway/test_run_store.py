@@ -6,6 +6,7 @@ import asyncio
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -59,6 +60,34 @@ async def test_accepting_a_run_is_one_statement(gateways: Gateways) -> None:
     before = statistics.round_trips
     await gateways.first.accept(new_run("conversation-2"))
     assert statistics.round_trips - before == 1
+
+
+_ROWS_READ = sql("""
+    SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables
+     WHERE schemaname = 'gateway' AND relname = 'runs'
+""")
+
+
+async def test_a_run_reads_no_other_runs_of_its_project_before_statistics_exist(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL keeps the plans that it makes while the table is new."""
+    rows: list[int] = []
+
+    async def counted(statement: Any, values: Any, *, project_id: str) -> Any:
+        async with gateways.database.transaction(
+            project_id=project_id, generic_plan=True
+        ) as connection:
+            before = (await connection.execute(_ROWS_READ)).scalar_one()
+            result = (await connection.execute(statement, values)).freeze()
+            rows.append((await connection.execute(_ROWS_READ)).scalar_one() - before)
+            return result()
+
+    monkeypatch.setattr(gateways.database, "execute", counted)
+    for number in range(30):
+        fence = await taken(gateways.first, "gateway-1", f"conversation-{number}")
+        await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    assert max(rows[-10:]) < 5, rows
 
 
 async def test_one_run_is_active_and_the_others_are_queued_in_order(

@@ -308,11 +308,12 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             "lease_s": self._terms.lease_s,
             "run_s": self._terms.run_s,
         }
+        statement = sql.FINISH_WAITING if ending.asked or ending.reopens else sql.FINISH
         if ending.tended is None and not ending.reads_transcript:
-            result = await self._database.execute(sql.FINISH, values, project_id=fence.project_id)
+            result = await self._database.execute(statement, values, project_id=fence.project_id)
             return _following(fence, result.mappings().one())
         async with self._database.transaction(project_id=fence.project_id) as connection:
-            row = (await connection.execute(sql.FINISH, values)).mappings().one()
+            row = (await connection.execute(statement, values)).mappings().one()
             following = _following(fence, row)
             if ending.tended is not None:
                 ended = fence.run_id, row["ended_agent_id"], row["ended_conversation_id"]

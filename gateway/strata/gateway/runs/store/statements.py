@@ -141,8 +141,9 @@ WITH same_request AS (
        -- request, which only the next statement can read.
        AND (EXISTS (SELECT FROM active) OR NOT EXISTS (SELECT FROM active_before))
 ), interrupted AS (
+    -- At most one run is active. Not IN: while the table is new, PostgreSQL would read all runs.
     UPDATE gateway.runs SET state = 'CANCELLING'
-     WHERE project_id = :project_id AND id IN (SELECT id FROM active)
+     WHERE project_id = :project_id AND id = (SELECT id FROM active)
        AND state = 'RUNNING' AND :on_busy = 'INTERRUPT' AND EXISTS (SELECT FROM allowed)
     RETURNING id
 ), inserted AS (
@@ -333,10 +334,42 @@ def mark_events_deleted_sql(runs: str) -> str:
      WHERE run.project_id = :project_id AND run.id = {runs}.id"""
 
 
-# The payload is deleted when the run ends: recall stores the message, and an image in the payload
-# must not outlive its message.
-FINISH = text_with_columns(
-    f"""
+# The parts of the statement that ends a run with an approval request, or opens one again.
+_DENIAL = """, denial AS (
+    SELECT max(id) AS run_id, max(now()) FILTER (WHERE id IS NOT NULL) AS time FROM started
+), new_approval AS (
+    INSERT INTO gateway.approvals (
+        project_id, id, agent_id, conversation_id, run_id, request, expire_time,
+        default_approve, decide_time, answer_run_id)
+    SELECT :project_id, CAST(:approval_id AS text), ended.agent_id, ended.conversation_id, :run_id,
+           CAST(:approval_request AS bytea),
+           now() + make_interval(secs => CAST(:approval_s AS double precision)),
+           :approval_default, denial.time, denial.run_id
+      FROM ended CROSS JOIN denial WHERE CAST(:approval_id AS text) IS NOT NULL
+        ON CONFLICT DO NOTHING
+), reopened_approval AS (
+    -- Approval by default at the deadline happens only once.
+    UPDATE gateway.approvals
+       SET decide_time = denial.time, answer_run_id = denial.run_id,
+           default_approve = default_approve AND expire_time > now()
+      FROM denial
+     WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
+       AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
+)"""
+
+
+def _finish_sql(*, waits: bool) -> str:
+    """Returns the statement that ends a run, and starts the next one of its conversation.
+
+    The payload is deleted when the run ends: recall stores the message, and an image in the payload
+    must not outlive its message.
+
+    Args:
+        waits: Whether the conversation waits for an approval then. Other queued runs than those
+            that deny it wait, too.
+    """
+    startable = "WHERE denies_approval" if waits else ""
+    return f"""
 WITH ended AS (
     UPDATE gateway.runs
        SET state = :state, stop_reason = :stop_reason, error_reason = CAST(:error_reason AS text),
@@ -358,42 +391,23 @@ WITH ended AS (
      WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
        AND run.kind <> 'SLEEPTIME' AND :take_next
      ORDER BY run.run_at, run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
-), next_run AS (
-    -- The others wait for the answer.
-    SELECT id FROM queued_run WHERE denies_approval
-        OR CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
 ), started AS (
+    -- Not IN: while the table is new, PostgreSQL would read all runs of the project for it.
     UPDATE gateway.runs SET {_TAKEN}
-     WHERE project_id = :project_id AND id IN (SELECT id FROM next_run)
+     WHERE project_id = :project_id AND id = (SELECT id FROM queued_run {startable})
     RETURNING {_DISPATCH}
-), denial AS (
-    SELECT max(id) AS run_id, max(now()) FILTER (WHERE id IS NOT NULL) AS time FROM started
-), new_approval AS (
-    INSERT INTO gateway.approvals (
-        project_id, id, agent_id, conversation_id, run_id, request, expire_time,
-        default_approve, decide_time, answer_run_id)
-    SELECT :project_id, CAST(:approval_id AS text), ended.agent_id, ended.conversation_id, :run_id,
-           CAST(:approval_request AS bytea),
-           now() + make_interval(secs => CAST(:approval_s AS double precision)),
-           :approval_default, denial.time, denial.run_id
-      FROM ended CROSS JOIN denial WHERE CAST(:approval_id AS text) IS NOT NULL
-        ON CONFLICT DO NOTHING
-), reopened_approval AS (
-    -- Approval by default at the deadline happens only once.
-    UPDATE gateway.approvals
-       SET decide_time = denial.time, answer_run_id = denial.run_id,
-           default_approve = default_approve AND expire_time > now()
-      FROM denial
-     WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
-       AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
-)
+){_DENIAL if waits else ""}
 SELECT (SELECT count(*) FROM ended) AS held,
        (SELECT agent_id FROM ended) AS ended_agent_id,
        (SELECT conversation_id FROM ended) AS ended_conversation_id, started.* FROM (VALUES (1)) one
   LEFT JOIN started ON true
-""",
-    f"held, ended_agent_id, ended_conversation_id, {_DISPATCH}",
-)
+"""
+
+
+_FINISHED = f"held, ended_agent_id, ended_conversation_id, {_DISPATCH}"
+# Two statements, so that only runs with an approval request pay for it.
+FINISH = text_with_columns(_finish_sql(waits=False), _FINISHED)
+FINISH_WAITING = text_with_columns(_finish_sql(waits=True), _FINISHED)
 
 # A queued run ends with this statement; a running run gets the state CANCELLING, and the gateway
 # that holds its lease ends it.
