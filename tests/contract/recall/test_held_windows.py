@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -16,6 +17,10 @@ from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
+_ROWS_READ = sql(
+    "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables"
+    " WHERE schemaname = 'recall' AND relname = 'messages'"
+)
 _WAITING = sql("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
 
 
@@ -94,6 +99,35 @@ async def test_a_turn_of_a_caller_that_holds_all_messages_begins_with_one_statem
     assert [message.id for message in start.window.messages] == [window.messages[0].id, asked.id]
     assert start.window.messages[0] == window.messages[0]
     assert start.window.messages[0].parts == ({"type": "text", "text": "A new text."},)
+
+
+async def test_a_turn_reads_no_other_messages_of_its_project_before_statistics_exist(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL keeps the plans that it makes while the table is new."""
+    rows: list[int] = []
+
+    async def counted(statement: Any, values: Any, **_: Any) -> Any:
+        async with talk.database.transaction(generic_plan=True) as connection:
+            before = (await connection.execute(_ROWS_READ)).scalar_one()
+            result = (await connection.execute(statement, values)).freeze()
+            rows.append((await connection.execute(_ROWS_READ)).scalar_one() - before)
+            return result()
+
+    monkeypatch.setattr(talk.database, "execute", counted)
+    for _ in range(15):
+        holder, run = Holder(talk), new_id("run")
+        await holder.begin()
+        await holder.begin(run=run)
+        reply = text(MessageRole.ASSISTANT, "reply", run_id=run, step=1)
+        rows.clear()
+        await talk.windows.commit_step(
+            Step(talk.id, talk.agent, run, 1, 1, (reply,), system_text="A new text.")
+        )
+        window = await talk.windows.get(talk.id)
+        held = HeldWindow(window.revision, len(window.messages), window.messages[-1].id)
+        await talk.windows.begin_turn(talk.id, talk.agent, new_id("run"), 1, [], held=held)
+    assert rows == [1, 1], "the system message, written and read"
 
 
 @pytest.mark.parametrize("asks", [True, False])

@@ -184,10 +184,10 @@ _COMMIT = text(
           AND active_run_id = :run AND attempt = :attempt AND committed_steps = :step - 1
         RETURNING *, message_count - CAST(:count AS integer) AS first_sequence
     ), new_messages AS ({_INSERT}), system_message AS (
-        UPDATE recall.messages m SET parts = CAST(:system AS jsonb)
-        FROM updated_window w
+        -- Not a join: while the table is new, PostgreSQL would read all messages of the project.
+        UPDATE recall.messages SET parts = CAST(:system AS jsonb)
         WHERE CAST(:system AS jsonb) IS NOT NULL
-          AND m.project_id = :project AND m.id = w.message_ids[1]
+          AND project_id = :project AND id = (SELECT message_ids[1] FROM updated_window)
     )
     SELECT revision, message_count, first_sequence FROM updated_window
     """
