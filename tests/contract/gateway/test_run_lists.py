@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
 
 from contract.gateway.stores import Gateways
 from gateway_records import PROJECT, new_run
-from plans import plan_of
+from plans import generic_plan_of, plan_of
 from sql_queries import execute
 from strata.gateway.runs.domain.runs import RunFilter
 from strata.gateway.runs.domain.states import ACTIVE_STATES, OPEN_STATES, RunState
@@ -128,3 +129,19 @@ async def test_open_runs_are_found_by_their_own_indexes(
     assert "Seq Scan" not in plan
     assert "runs_pkey" not in plan
     assert "runs_of_conversation" not in plan
+
+
+async def test_runs_of_a_group_are_counted_among_the_open_runs(gateways: Gateways) -> None:
+    """The accepted run of each turn of a group is counted, and the ended ones are not read."""
+    await gateways.first.accept(new_run())
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        await connection.execute(_ENDED, {"project_id": PROJECT})
+    await execute(gateways.urls.admin_url, "ANALYZE gateway.runs")
+    of_group = replace(new_run("conversation-2"), group_run_id="run-of-group")
+    with gateways.database.statistics.record() as statements:
+        await gateways.first.accept(of_group)
+    (statement,) = (recorded for recorded in statements if "INSERT INTO gateway.runs" in recorded)
+    with use(RequestContext(Caller("", PROJECT, "test"))):
+        plan = await generic_plan_of(gateways.database, statement)
+    assert re.search(r"runs_open on runs.*\n.*Index Cond.*\n.*Filter: .*group_run_id", plan), plan
+    assert "Seq Scan on runs" not in plan

@@ -72,9 +72,10 @@ _OPEN_RUNS = f"""gateway.runs
            AND run_at > CASE WHEN {_LATER} THEN now() ELSE '-infinity' END
            AND run_at <= CASE WHEN {_LATER} THEN 'infinity' ELSE now() END"""
 _OPEN_LIMIT = f"CASE WHEN {_LATER} THEN CAST(:delayed_limit AS bigint) ELSE :open_limit END"
+# None of them is the run of a memory agent; the condition is that of the index of open runs.
 _RUNS_OF_GROUP = f"""gateway.runs
          WHERE project_id = :project_id AND group_run_id = CAST(:group_run_id AS text)
-           AND group_run_id <> '' AND state IN ({_OPEN})"""
+           AND group_run_id <> '' AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'"""
 _GROUP_LIMIT = ":group_limit"
 
 
