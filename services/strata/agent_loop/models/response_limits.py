@@ -8,6 +8,7 @@ process, which serves all projects.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Self
 
 import httpx2
 
@@ -46,7 +47,7 @@ async def _bound(response: httpx2.Response) -> None:
     response.stream = _BoundedStream(stream, by_event=by_event, max_bytes=MAX_BYTES)
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
+class _BoundedStream(httpx2.AsyncByteStream, AsyncIterator[bytes]):
     """The bytes of a response.
 
     Args:
@@ -57,32 +58,41 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     def __init__(self, stream: httpx2.AsyncByteStream, *, by_event: bool, max_bytes: int) -> None:
         self._stream = stream
+        self._chunks = aiter(stream)
         self._by_event = by_event
         self._max_bytes = max_bytes
+        # Of the event, or of all.
+        self._size = 0
+        # The end of an event may be divided between two chunks.
+        self._tail = b""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yields the bytes.
+    def __aiter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Returns the next bytes.
 
         Raises:
             httpx2.RemoteProtocolError: There are too many.
         """
-        size, tail = 0, b""
-        async for chunk in self._stream:
-            size += len(chunk)
-            if self._by_event and chunk.endswith(_ENDS):
-                size, tail = 0, b""
-            elif self._by_event:
-                # The end of an event may be divided between two chunks.
-                seen = tail + chunk
-                end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in _ENDS)
-                size = min(size, len(seen) - end) if end else size
-                tail = seen[1 - _LONGEST_END :]
-            if size > self._max_bytes:
-                part = "an event" if self._by_event else "a response"
-                raise httpx2.RemoteProtocolError(
-                    f"the server sent {part} of more than {self._max_bytes} bytes"
-                )
-            yield chunk
+        chunk = await anext(self._chunks)
+        if self._by_event and chunk.endswith(_ENDS):
+            self._size, self._tail = 0, b""
+            return chunk
+        self._size += len(chunk)
+        if self._by_event:
+            seen = self._tail + chunk
+            end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in _ENDS)
+            if end:
+                self._size = min(self._size, len(seen) - end)
+            self._tail = seen[1 - _LONGEST_END :]
+        if self._size > self._max_bytes:
+            part = "an event" if self._by_event else "a response"
+            raise httpx2.RemoteProtocolError(
+                f"the server sent {part} of more than {self._max_bytes} bytes"
+            )
+        return chunk
 
     async def aclose(self) -> None:
         """Closes the stream."""

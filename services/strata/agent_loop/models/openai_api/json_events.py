@@ -206,13 +206,16 @@ class RepeatedRequest:
             openai.APIStatusError: It refuses the request.
         """
         # As the SDK does.
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        headers = httpx2.Headers(self._headers, encoding="utf-8")
+        headers["Content-Length"] = str(len(text))
+        # With `content` in place of `stream`, all headers would be put together once more.
         request = httpx2.Request(
             "POST",
             self._url,
-            headers=self._headers,
+            headers=headers,
             cookies=self._http.cookies or None,
-            content=text.encode(),
+            stream=httpx2.ByteStream(text),
             extensions=self._extensions,
         )
         try:
