@@ -21,7 +21,8 @@ from strata.agent_loop.models.streaming import MAX_REPLY_BYTES, ReplySize
 
 
 async def test_text_streams_in_pieces(bench: Bench) -> None:
-    bench.server.script(say("Grüße an alle, die mitlesen 👋", usage=(100, 7)))
+    paused = replace(say("Grüße an alle, die mitlesen 👋", usage=(100, 7)), pause=0.02)
+    bench.server.script(paused)
     seen, reply = await bench.ask()
     assert reply.text == "Grüße an alle, die mitlesen 👋"
     assert len([event for event in seen if isinstance(event, TextDelta)]) > 1

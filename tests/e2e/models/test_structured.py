@@ -24,7 +24,8 @@ def action(tool: str, **arguments: Any) -> str:
 
 async def test_a_message_streams_as_plain_text(openai_bench: Bench) -> None:
     text = 'She said "hi" \\ and left.\nThen: 👋 ü'
-    openai_bench.server.script(say(action("say", message=text), piece=3, usage=(10, 5)))
+    written = say(action("say", message=text), piece=3, usage=(10, 5))
+    openai_bench.server.script(replace(written, pause=0.02))
     seen, reply = await openai_bench.ask(structured_tools=True)
     assert reply.text == text
     assert len([event for event in seen if isinstance(event, TextDelta)]) > 3

@@ -26,7 +26,7 @@ from strata.shared.metric_names import (
     MODEL_RETRIES,
     MODEL_TOKENS,
 )
-from strata.shared.telemetry import Telemetry
+from strata.shared.telemetry import Counter, Telemetry
 from strata.shared.usage import COUNTS, Usage
 
 MAX_MODEL_LABELS: Final = 100
@@ -83,6 +83,8 @@ class ModelMetrics:
         self._labels = labels
         self._seconds = telemetry.histogram(MODEL_CALL_SECONDS, **labels)
         self._first_event = telemetry.histogram(MODEL_FIRST_EVENT_SECONDS, **labels)
+        # Made at the first call: a metric without a value would be shown.
+        self._tokens: dict[str, Counter] = {}
 
     def note_first_event(self, seconds: float) -> None:
         """Records the time until the first event of a call."""
@@ -90,11 +92,15 @@ class ModelMetrics:
 
     def note_usage(self, usage: Usage) -> None:
         """Counts the tokens of a call."""
-        for count in COUNTS:
-            kind = count.removesuffix("_tokens")
-            self._telemetry.counter(MODEL_TOKENS, kind=kind, **self._labels).inc(
-                getattr(usage, count)
-            )
+        if not self._tokens:
+            self._tokens = {
+                count: self._telemetry.counter(
+                    MODEL_TOKENS, kind=count.removesuffix("_tokens"), **self._labels
+                )
+                for count in COUNTS
+            }
+        for count, counter in self._tokens.items():
+            counter.inc(getattr(usage, count))
 
     def note_retry(self, error: ModelError) -> None:
         """Counts a request that is sent again after an error."""

@@ -17,6 +17,7 @@ from strata.agent_loop.domain.model.chat import (
     ModelRequest,
     ModelSettings,
     ReplyPart,
+    TextDelta,
     Timeouts,
     ToolCall,
     UsageEvent,
@@ -283,6 +284,13 @@ class ReplyBuilder(ABC, Generic[EventT]):
         """The tokens that the server reported; None if it reported none."""
 
 
+def _joined(pieces: list[str]) -> TextDelta:
+    """Returns the text of pieces, and removes them from the list."""
+    text = pieces[0] if len(pieces) == 1 else "".join(pieces)
+    pieces.clear()
+    return TextDelta(text)
+
+
 class StreamedModel(ABC, Generic[EventT]):
     """One model of one endpoint, whose replies are streamed. Implements `ChatModel`.
 
@@ -311,19 +319,35 @@ class StreamedModel(ABC, Generic[EventT]):
             raise
         reply = self._new_reply()
         received = 0
+        # Text whose pieces have arrived together is passed on as one piece.
+        text: list[str] = []
         try:
             while (event := await self._next(raw, limits)) is not None:
                 limits.mark_started()
-                received += 1
-                if received % _EVENTS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
                 for model_event in reply.take(event):
+                    if type(model_event) is TextDelta:
+                        text.append(model_event.text)
+                        continue
+                    if text:
+                        yield _joined(text)
                     yield model_event
+                received += 1
+                pause = received % _EVENTS_AT_ONCE == 0
+                if text and (pause or not self._has_arrived(raw)):
+                    yield _joined(text)
                 if reply.size.full or reply.ended:
                     break
+                if pause:
+                    await asyncio.sleep(0)
+        except ModelError:
+            if text:
+                yield _joined(text)
+            raise
         finally:
             limits.close()
             await raw.close()
+        if text:
+            yield _joined(text)
         final = self._finish(reply, request)
         yield UsageEvent(final.usage)
         yield final
@@ -339,6 +363,10 @@ class StreamedModel(ABC, Generic[EventT]):
         Raises:
             ModelError: The stream broke off, had an error in it, or took too long.
         """
+
+    def _has_arrived(self, _raw: EventStream) -> bool:
+        """Returns whether the next event, or the end, can be read without a wait."""
+        return False
 
     @abstractmethod
     def _new_reply(self) -> ReplyBuilder[EventT]:

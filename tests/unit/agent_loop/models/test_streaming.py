@@ -175,3 +175,41 @@ async def test_other_tasks_run_while_a_reply_that_has_arrived_is_read() -> None:
         during = turns() - before
     assert len(events) == 3_202
     assert during >= 90
+
+
+class ArrivedModel(FastModel):
+    """A model that can tell whether events have arrived; the reply may break after them."""
+
+    def __init__(self, count: int, *, breaks: bool = False) -> None:
+        super().__init__(count)
+        self.breaks = breaks
+
+    def _has_arrived(self, raw: EventStream) -> bool:
+        return True
+
+    async def _next(self, raw: EventStream, limits: StreamLimits) -> str | None:
+        event = await super()._next(raw, limits)
+        if event is None and self.breaks:
+            raise ModelError(ModelErrorKind.CUT_OFF, "The stream broke off.")
+        return event
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 100])
+async def test_text_that_has_arrived_together_is_passed_on_in_few_pieces(count: int) -> None:
+    events = [event async for event in ArrivedModel(count).stream(request())]
+    texts = [event.text for event in events if isinstance(event, TextDelta)]
+    assert "".join(texts) == "x" * count
+    assert len(texts) == -(-count // 32)
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+async def test_text_that_arrived_before_an_error_is_passed_on_first(count: int) -> None:
+    texts: list[str] = []
+
+    async def read() -> None:
+        async for event in ArrivedModel(count, breaks=True).stream(request()):
+            texts.append(event.text if isinstance(event, TextDelta) else "")  # noqa: PERF401
+
+    with pytest.raises(ModelError, match="broke off"):
+        await read()
+    assert "".join(texts) == "x" * count

@@ -202,6 +202,9 @@ class OpenAiModel(StreamedModel[JsonFields]):
         except (OpenAIError, httpx2.HTTPError, ValueError, RecursionError) as error:
             raise to_model_error(error, streaming=True) from error
 
+    def _has_arrived(self, raw: EventStream) -> bool:
+        return cast("JsonEvents", raw).ready
+
     def _finish(self, reply: ReplyBuilder[JsonFields], request: ModelRequest) -> ModelReply:
         reason = reply.finish_reason()
         strict = openai_wire.strict_tools(request, official=self._official)

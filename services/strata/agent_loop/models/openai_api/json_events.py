@@ -19,6 +19,7 @@ import httpx2
 from openai import APIConnectionError, APIError, APITimeoutError, AsyncOpenAI, AsyncStream
 
 _DONE = "[DONE]"
+_DECODER = json.JSONDecoder()
 _UNNAMED_ERROR = "An error occurred during streaming"
 # How long to wait for the end of the response after the last event, to use its connection again.
 _END_S = 0.1
@@ -137,7 +138,7 @@ class JsonEvents(AsyncStream[object]):
         if text.startswith(_DONE):
             self._done = True
             raise StopAsyncIteration
-        event: object = json.loads(text)
+        event = _parse(text)
         if isinstance(event, dict) and (reported := event.get("error")):
             message = reported.get("message") if isinstance(reported, dict) else None
             text = message if isinstance(message, str) and message else _UNNAMED_ERROR
@@ -166,6 +167,15 @@ class JsonEvents(AsyncStream[object]):
             if isinstance(self._received, AsyncGenerator):
                 await self._received.aclose()
             await self.response.aclose()
+
+
+def _parse(text: str) -> object:
+    # As `json.loads` does, with fewer calls for each piece of a reply.
+    try:
+        event, end = _DECODER.raw_decode(text)
+    except ValueError:
+        end = -1
+    return event if end == len(text) else json.loads(text)
 
 
 def connection_error(error: Exception, request: httpx2.Request) -> APIConnectionError:
