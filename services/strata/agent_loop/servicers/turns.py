@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,46 +44,61 @@ class EventQueue:
     """
 
     def __init__(self, ahead: int = _EVENTS_AHEAD) -> None:
-        self._queue: asyncio.Queue[RunEvent | None] = asyncio.Queue(ahead)
-        # An event that was taken from the queue and did not continue the pieces before it.
-        self._next: RunEvent | None = None
+        self._ahead = ahead
+        self._events: deque[RunEvent] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._writers: deque[asyncio.Future[None]] = deque()
         self._open = True
 
     async def emit(self, event: RunEvent) -> None:
         """Adds an event; waits while the queue is full."""
+        while self._open and len(self._events) >= self._ahead:
+            turn = asyncio.get_running_loop().create_future()
+            self._writers.append(turn)
+            await turn
         if self._open:
-            await self._queue.put(event)
+            self._events.append(event)
+            self._wake_reader()
 
     def end(self) -> None:
-        """Marks the end of the events."""
-        # Wakes a waiting reader; if the queue is full, no reader is waiting.
-        if not self._queue.full():
-            self._queue.put_nowait(None)
+        """Wakes the reader at the end of the turn."""
+        self._wake_reader()
 
     def abandon(self) -> None:
         """Drops all events: the reader has gone."""
         self._open = False
-        self._next = None
-        while not self._queue.empty():
-            self._queue.get_nowait()
+        self._events.clear()
+        self._wake_writers()
 
     async def next(self, turn: asyncio.Task[None]) -> RunEvent | None:
         """Returns the next event; None when the turn is over and all events were read."""
-        event, self._next = self._next, None
-        if event is None:
-            if turn.done() and self._queue.empty():
+        events = self._events
+        while not events:
+            if turn.done():
                 return None
-            event = await self._queue.get()
-        if not isinstance(event, Piece):
-            return event
-        pieces: list[Piece] = [event]
-        while not self._queue.empty():
-            following = self._queue.get_nowait()
-            if following is None or not continues_piece(following, event):
-                self._next = following
-                break
-            pieces.append(following)
-        return join_pieces(pieces)
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        event = events.popleft()
+        if isinstance(event, Piece) and events and continues_piece(events[0], event):
+            pieces: list[Piece] = [event]
+            while events and continues_piece(following := events[0], event):
+                pieces.append(following)
+                events.popleft()
+            event = join_pieces(pieces)
+        if self._writers:
+            self._wake_writers()
+        return event
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _wake_writers(self) -> None:
+        # All of them, because one may have been cancelled; each checks again for space.
+        while self._writers:
+            writer = self._writers.popleft()
+            if not writer.done():
+                writer.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
