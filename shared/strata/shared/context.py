@@ -8,7 +8,7 @@ traceparent), and the server side rebuilds it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -95,9 +95,8 @@ _current: ContextVar[RequestContext] = ContextVar("strata_request", default=_EMP
 _background_project: ContextVar[str] = ContextVar("strata_background_project", default="")
 
 
-def current() -> RequestContext:
-    """Returns the context of the call being served, an empty one outside of any call."""
-    return _current.get()
+current: Callable[[], RequestContext] = _current.get
+"""Returns the context of the call being served, an empty one outside of any call."""
 
 
 class _Use:
@@ -116,9 +115,8 @@ class _Use:
         _current.reset(self._token)
 
 
-def use(context: RequestContext) -> AbstractContextManager[RequestContext]:
-    """Makes `context` the current one for the block and everything awaited in it."""
-    return _Use(context)
+use: Callable[[RequestContext], AbstractContextManager[RequestContext]] = _Use
+"""Makes a context the current one for the block and everything awaited in it."""
 
 
 def require_caller() -> Caller:

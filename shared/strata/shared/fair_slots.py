@@ -91,6 +91,9 @@ class FairSlots:
             way: beside other projects, one project has few slots of all such kinds together, and
             waits for one of any of them, not `give_way_s` for each.
         now: A monotonic clock, in seconds.
+
+    Attributes:
+        hold_s: As the argument.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class FairSlots:
         self._most = share_of(slots, share)
         self._most_beside_others = most_beside_others or self._most
         self._queue = queue
-        self._hold_s = hold_s
+        self.hold_s = hold_s
         self._use = use or ProjectUse(now)
         self._arriving = arriving
         # None if projects do not give way.
@@ -158,11 +161,6 @@ class FairSlots:
             ResourceExhaustedError: The queue of the project is full (``OVERLOADED``).
         """
         return Slot(self, calling_project() if project_id is None else project_id)
-
-    @property
-    def hold_s(self) -> float | None:
-        """Seconds after which a slot counts as free although its block still runs."""
-        return self._hold_s
 
     def acquire_now(self, project: str) -> bool:
         """Takes a slot if one is free and no call of the project waits; returns whether it did."""
@@ -336,7 +334,10 @@ class Slot:
             self._timer = loop.call_later(self._slots.hold_s, self.release)
 
     async def __aenter__(self) -> None:
-        await self.acquire()
+        # As `acquire`, without one more coroutine for every call.
+        if not self.acquire_now():
+            await self._slots.acquire(self._project)
+            self._hold()
 
     async def __aexit__(
         self,

@@ -305,4 +305,4 @@ class _Callable:
 
 def _size(metadata: RawMetadata) -> int:
     # RFC 9113 §10.5.1: 32 octets of overhead for each field.
-    return sum(len(key) + len(value) + 32 for key, value in metadata)
+    return sum([len(key) + len(value) + 32 for key, value in metadata])

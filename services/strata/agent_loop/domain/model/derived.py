@@ -26,13 +26,16 @@ class Derived:
                 which would be freed by the garbage collector only.
             argument: Whatever else the value depends on. The same object is recognized fastest.
         """
-        kept: dict[Callable[..., Any], tuple[Any, Any]] | None = self.__dict__.get("_derived")
-        if kept is None:
-            kept = self.__dict__["_derived"] = {}
-        known = kept.get(compute)
-        if known is not None and (known[0] is argument or known[0] == argument):
-            value: _Value = known[1]
-            return value
+        value: _Value
+        try:
+            known, value = self.__dict__["_derived"][compute]
+        except KeyError:
+            pass
+        else:
+            if known is argument or known == argument:
+                return value
         value = compute(self, argument)
+        kept: dict[Callable[..., Any], tuple[Any, Any]]
+        kept = self.__dict__.setdefault("_derived", {})
         kept[compute] = (argument, value)
         return value
