@@ -8,9 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qdrant_local_mode import LocalModeClient
 from strata.protocol.errors import FailedPreconditionError, InternalError, Reason
+from strata.shared.search.qdrant_wire import points
 from strata.shared.search.vectors import (
     Collection,
+    FieldKind,
     Hit,
     IndexedDocument,
     Preference,
@@ -276,6 +279,26 @@ async def test_ensure_can_be_repeated(index: QdrantIndex, collection: Collection
     assert await index.serving(collection) == generation
     assert await index.generations(collection) == [generation]
     assert await index.count(collection, PROJECT) == 1
+
+
+async def test_an_unchanged_collection_is_not_written(
+    index: QdrantIndex, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(index._client, LocalModeClient):
+        pytest.skip("Qdrant's local mode has no indexes of fields")
+    created: list[str] = []
+    create = QdrantClient.create_field_index
+
+    async def counted(client: QdrantClient, request: points.CreateFieldIndexCollection) -> None:
+        created.append(request.field_name)
+        await create(client, request)
+
+    monkeypatch.setattr(QdrantClient, "create_field_index", counted)
+    await index.ensure(collection, MODEL, DIM)
+    assert created == []
+    kinds = {"kind": FieldKind.KEYWORD, "region": FieldKind.KEYWORD}
+    await index.ensure(replace(collection, fields={**FIELDS, **kinds}), MODEL, DIM)
+    assert sorted(created) == ["kind", "region"], "another type, and a new field"
 
 
 async def test_another_dimension_is_refused(index: QdrantIndex, collection: Collection) -> None:

@@ -61,9 +61,16 @@ def dense_dim(info: collections.CollectionInfo) -> int | None:
 
 
 def index_requests(
-    collection: Collection, generation: str
+    collection: Collection, generation: str, info: collections.CollectionInfo
 ) -> Iterator[points.CreateFieldIndexCollection]:
-    """Yields a request for each field that is filtered on; without an index the engine scans."""
+    """Yields a request for each field that is filtered on; without an index the engine scans.
+
+    Args:
+        collection: Has the fields.
+        generation: The collection of the engine.
+        info: Its state. There is no request for a field with an index of the right type: the
+            collections are checked every half a minute, and each request is a write.
+    """
     # The project's index lets the engine store each tenant's points together.
     tenant = collections.PayloadIndexParams(
         keyword_index_params=collections.KeywordIndexParams(is_tenant=True)
@@ -75,6 +82,8 @@ def index_requests(
         **collection.fields,
     }
     for name, kind in kinds.items():
+        if name in info.payload_schema and _indexes(info.payload_schema[name], kind):
+            continue
         yield points.CreateFieldIndexCollection(
             collection_name=generation,
             field_name=name,
@@ -82,6 +91,12 @@ def index_requests(
             field_index_params=tenant if name == PROJECT_FIELD else None,
             wait=True,
         )
+
+
+def _indexes(present: collections.PayloadSchemaInfo, kind: FieldKind) -> bool:
+    # Both enums name the types alike, but number them differently.
+    wanted = points.FieldType.Name(_FIELD_TYPES[kind]).removeprefix("FieldType")
+    return collections.PayloadSchemaType.Name(present.data_type) == wanted
 
 
 def alias_creation(alias: str, generation: str) -> collections.AliasOperations:

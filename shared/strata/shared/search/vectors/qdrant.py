@@ -113,8 +113,9 @@ class QdrantIndex:
         _check_generation(collection, generation)
         if not await self._read("exists", lambda: self._client.collection_exists(generation)):
             await self._create(generation, dim)
-        await self._check_dim(generation, dim)
-        for request in index_requests(collection, generation):
+        info = await self._read("info", lambda: self._client.collection_info(generation))
+        _check_dim(generation, info, dim)
+        for request in index_requests(collection, generation, info):
             await self._write("create_index", partial(self._client.create_field_index, request))
         if await self.serving(collection) is None:
             await self._change_aliases(alias_creation(collection.name, generation))
@@ -314,16 +315,6 @@ class QdrantIndex:
             if cause is None or status_of(cause) is not grpc.StatusCode.ALREADY_EXISTS:
                 raise
 
-    async def _check_dim(self, generation: str, dim: int) -> None:
-        info = await self._read("info", lambda: self._client.collection_info(generation))
-        size = dense_dim(info)
-        if size != dim:
-            raise FailedPreconditionError(
-                f"the collection {generation} holds vectors of {size} dimensions, not {dim}",
-                reason=Reason.MODEL_NOT_CONFIGURED,
-                metadata={"collection": generation, "expected": dim, "found": size},
-            )
-
     async def _change_aliases(self, *operations: collections.AliasOperations) -> None:
         await self._write("aliases", lambda: self._client.change_aliases(operations))
 
@@ -399,6 +390,16 @@ def _target(collection: Collection, generation: str | None) -> str:
         return collection.name
     _check_generation(collection, generation)
     return generation
+
+
+def _check_dim(generation: str, info: collections.CollectionInfo, dim: int) -> None:
+    size = dense_dim(info)
+    if size != dim:
+        raise FailedPreconditionError(
+            f"the collection {generation} holds vectors of {size} dimensions, not {dim}",
+            reason=Reason.MODEL_NOT_CONFIGURED,
+            metadata={"collection": generation, "expected": dim, "found": size},
+        )
 
 
 def _check_generation(collection: Collection, generation: str) -> None:
