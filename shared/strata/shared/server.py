@@ -21,6 +21,7 @@ from strata.shared.clock import Clock, SystemClock
 from strata.shared.clock_skew import SkewMeter
 from strata.shared.event_loop import loop_factory
 from strata.shared.gc_freeze import start_freezing
+from strata.shared.heap_trim import start_trimming, use_one_arena
 from strata.shared.inprocess import InProcessServer, ServerChannel
 from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
@@ -391,6 +392,7 @@ async def serve_service(
                 open_telemetry(TraceSettings()) as telemetry,
                 serving(build, settings, telemetry=telemetry, hurry=termination.hurry) as server,
                 start_freezing(),
+                start_trimming(),
             ):
                 termination.started()
                 _log.info(
@@ -424,6 +426,7 @@ def run_service(name: str, build: Build[SettingsT_contra], settings: SettingsT_c
     def announce(server: GrpcServer) -> None:
         print(f"READY {name} {server.address}", flush=True)  # noqa: T201
 
+    use_one_arena()
     configure_logging(settings.log_level, settings.log_format, service=name)
     warn_about_unknown_variables(type(settings))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

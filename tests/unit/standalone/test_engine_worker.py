@@ -243,3 +243,30 @@ def test_points_whose_log_was_written_survive_a_crash_of_the_machine(tmp_path: P
     assert after_crash.shard("a").count(edge.CountRequest(exact=True)) == 39
     for opened in (store, after_crash):
         opened.close()
+
+
+async def test_memory_is_released_once_the_engine_is_not_used(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    released: list[tuple[Path, str]] = []
+
+    def unmap(folder: Path) -> int:
+        released.append((folder, threading.current_thread().name))
+        return 0
+
+    monkeypatch.setattr(engine_worker, "unmap_read_pages", unmap)
+    monkeypatch.setattr(engine_worker, "_IDLE_S", 0.05)
+    flusher = asyncio.create_task(worker.flush_every(0.01))
+    for _ in range(15):
+        await worker.run_now(CollectionStore.names)
+        await asyncio.sleep(0.01)
+    assert released == []
+    await eventually(lambda: len(released) == 1)
+    assert released[0][0] == tmp_path
+    # No other call of the engine can unmap a file meanwhile.
+    assert released[0][1].startswith("engine")
+    await asyncio.sleep(0.15)
+    assert len(released) == 1, "nothing was used since"
+    await worker.run_now(CollectionStore.names)
+    await eventually(lambda: len(released) == 2)
+    flusher.cancel()

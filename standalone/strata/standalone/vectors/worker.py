@@ -9,9 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from strata.shared.heap_trim import trim_heap
 from strata.shared.logs import get_logger
 from strata.standalone.vectors.errors import VectorsError, from_engine
 from strata.standalone.vectors.file_sync import sync_files
+from strata.standalone.vectors.memory import unmap_read_pages
 from strata.standalone.vectors.store import CollectionStore
 
 # A search that waited for a flush is answered before the next one.
@@ -22,6 +24,8 @@ _QUIET_S = 0.5
 # after a crash would become long.
 _UNFLUSHED_S = 30.0
 _UNFLUSHED_OPERATIONS = 1000
+# Memory is released when there have been no searches and no changes for this long.
+_IDLE_S = 30.0
 _Result = TypeVar("_Result")
 _log = get_logger(__name__)
 
@@ -42,6 +46,8 @@ class EngineWorker:
         self._last_search = float("-inf")
         # When collections were first seen with changes that are not flushed.
         self._unflushed_since: dict[str, float] = {}
+        # When the engine was last used; None if memory was released since then.
+        self._used_at: float | None = time.monotonic()
 
     async def open(self) -> None:
         """Loads every collection."""
@@ -68,7 +74,7 @@ class EngineWorker:
         Raises:
             VectorsError: Whatever the engine raised.
         """
-        self._last_search = time.monotonic()
+        self._last_search = self._used_at = time.monotonic()
         return await self.run(work) if self._unfinished else self._timed(work)
 
     def _timed(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
@@ -101,6 +107,25 @@ class EngineWorker:
                     await self._write(name, operations)
                 except (VectorsError, OSError) as error:
                     _log.error("flush_failed", error=str(error))
+            await self._release_memory(in_use=bool(unflushed))
+
+    async def _release_memory(self, *, in_use: bool) -> None:
+        """Releases memory once the engine has not been used for a while.
+
+        Mapped files count as memory of this process as far as they were read or written: 100 MB
+        after an import of 10 MB of text. Their pages stay in the system's cache.
+
+        Args:
+            in_use: Whether there are recent changes.
+        """
+        if in_use:
+            self._used_at = time.monotonic()
+        elif self._used_at is not None and time.monotonic() - self._used_at >= _IDLE_S:
+            self._used_at = None
+            # In the engine's thread, because only the engine unmaps its files: an address that it
+            # gave up meanwhile could be that of other memory, which would be lost.
+            await self.run(lambda _: unmap_read_pages(self._folder))
+            await asyncio.to_thread(trim_heap)
 
     async def _write(self, name: str, operations: int) -> None:
         folder, _ = await self.run(lambda store: store.folder(name))

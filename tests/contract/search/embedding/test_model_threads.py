@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from polling import eventually
 from strata.shared import heap_trim
 from strata.shared.search.embedding import model_threads
 from strata.shared.search.embedding.base import Kind
@@ -69,6 +70,28 @@ async def test_memory_is_returned_after_long_texts(
     await asyncio.to_thread(returned.wait, 60)
     assert returned.is_set()
     await embedder.close()
+
+
+async def test_memory_is_returned_once_no_text_is_embedded_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_threads, "_IDLE_S", 0.05)
+    threads, returned = ModelThreads(), 0
+
+    def release() -> None:
+        nonlocal returned
+        returned += 1
+
+    for _ in range(10):
+        await threads.embed(["short"], "query", lambda _: [0.0], release)
+        await asyncio.sleep(0.01)
+    assert returned == 0
+    await eventually(lambda: returned == 1)
+    await asyncio.sleep(0.15)
+    assert returned == 1, "nothing was used since"
+    await threads.embed(["short"], "document", lambda _: [0.0], release)
+    await eventually(lambda: returned == 2)
+    await threads.close()
 
 
 class Cores:

@@ -20,6 +20,7 @@ from strata.cli.failures import exit_code_of, show_error
 from strata.client.target import API_KEY_FILE, data_option
 from strata.protocol.errors import StrataError
 from strata.shared.event_loop import loop_factory
+from strata.shared.heap_trim import use_one_arena
 from strata.shared.logs import LogFormat, LogLevel, configure_logging
 from strata.shared.server import serve_service
 from strata.shared.service import Service, Wiring
@@ -60,6 +61,7 @@ def run_up(
         log_format: Form of the logs.
         report: Called with the progress of the demo model; None shows it here.
     """
+    use_one_arena()
     configure_logging(log_level, log_format)
     console = Console(stderr=False, soft_wrap=True)
     folder = DataFolder(data)

@@ -19,6 +19,8 @@ _MOST_DOCUMENT_THREADS = 4
 # After longer texts, memory that is not needed is returned to the system a moment later.
 _HEAVY_CHARS = 300
 _GIVE_BACK_AFTER_S = 1.0
+# So is memory that short texts used, when no text was embedded for this long.
+_IDLE_S = 30.0
 # Other work wants the cores if the runs of about a second waited for a processor for this share of
 # their time. An import itself, with what it does in the database and the index, stays below 0.17;
 # beside turns it reaches 0.3.
@@ -100,6 +102,8 @@ class ModelThreads:
             initializer=lower_priority if sys.platform == "linux" else None,
         )
         self._giving_back: asyncio.TimerHandle | None = None
+        self._waiting_for_idle: asyncio.TimerHandle | None = None
+        self._last_use = 0.0
 
     def cores_wanted(self) -> bool:
         """Returns whether other work wants the cores of all documents but one."""
@@ -125,7 +129,7 @@ class ModelThreads:
                 so that a vector cannot depend on other texts of the batch; batches were not faster
                 on one thread.
             release_memory: Returns memory to the system; called in a thread, some time after long
-                texts.
+                texts, and when no text has been embedded for a while.
         """
         loop = asyncio.get_running_loop()
         executor = self._queries if kind == "query" else self._documents
@@ -135,12 +139,16 @@ class ModelThreads:
         )
         if self._giving_back is None and sum(map(len, texts)) > _HEAVY_CHARS:
             self._giving_back = loop.call_later(_GIVE_BACK_AFTER_S, self._give_back, release_memory)
+        self._last_use = loop.time()
+        if self._waiting_for_idle is None:
+            self._wait_for_idle(release_memory)
         return vectors
 
     async def close(self) -> None:
         """Ends the threads after they have processed earlier calls."""
-        if self._giving_back is not None:
-            self._giving_back.cancel()
+        for timer in (self._giving_back, self._waiting_for_idle):
+            if timer is not None:
+                timer.cancel()
         for executor in (self._documents, self._queries):
             await asyncio.to_thread(executor.shutdown)
 
@@ -161,5 +169,19 @@ class ModelThreads:
 
     def _give_back(self, release_memory: Callable[[], object]) -> None:
         self._giving_back = None
+        self._release(release_memory)
+
+    def _wait_for_idle(self, release_memory: Callable[[], object]) -> None:
+        """Releases memory if no text was embedded for `_IDLE_S`; else it is called again then."""
+        # One timer at a time: a timer for each text would cost more.
+        loop = asyncio.get_running_loop()
+        remaining = self._last_use + _IDLE_S - loop.time()
+        if remaining > 0:
+            self._waiting_for_idle = loop.call_later(remaining, self._wait_for_idle, release_memory)
+        else:
+            self._waiting_for_idle = None
+            self._release(release_memory)
+
+    def _release(self, release_memory: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # it is being closed
             self._queries.submit(release_memory)
