@@ -1,4 +1,8 @@
-"""Reads JSON schemas from clients and models: checks and closes them, and inlines references."""
+"""Reads JSON schemas from clients and models.
+
+It checks them, inlines their references, and forbids other properties than the declared ones at the
+root, unless the schema says otherwise.
+"""
 
 from __future__ import annotations
 

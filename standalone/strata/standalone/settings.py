@@ -1,4 +1,4 @@
-"""The environment of the processes that a local Strata starts."""
+"""Selects the environment variables that each process of a local Strata gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The preview of a compaction as a table."""
+"""Prints the preview of a compaction, as a table or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes which messages stay in a window when older ones are evicted after archiving."""
+"""Computes which messages stay in a window when older ones, which were archived, are evicted."""
 
 from __future__ import annotations
 

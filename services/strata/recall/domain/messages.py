@@ -1,7 +1,7 @@
 """Messages and windows.
 
-Parts are plain JSON objects with a ``type``. Recall stores them unchanged and reads only a
-few of their fields:
+The parts of a message are plain JSON objects with a ``type``. Recall stores them unchanged and
+reads only a few of their fields:
 
 =====================  ====================================================================
 ``text``               ``text``

@@ -1,4 +1,4 @@
-"""The backlogs of the index of messages: messages to index, and deleted ones to remove."""
+"""What the index of messages has to do: add new messages, remove deleted messages and agents."""
 
 from __future__ import annotations
 

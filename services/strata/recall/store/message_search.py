@@ -1,4 +1,4 @@
-"""Searches messages in PostgreSQL by words, and loads candidates of the index by id."""
+"""Searches messages in PostgreSQL by words, and loads by id what the index found."""
 
 from __future__ import annotations
 

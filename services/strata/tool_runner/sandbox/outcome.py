@@ -1,4 +1,4 @@
-"""Converts the answer or the exit of a jailed process to a verdict; the answer is untrusted."""
+"""Determines the status of a call from the untrusted answer or the exit of its jailed process."""
 
 from __future__ import annotations
 

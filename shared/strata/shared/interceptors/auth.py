@@ -1,4 +1,8 @@
-"""Authenticates callers."""
+"""The interceptor that authenticates the caller of each call.
+
+Services accept internal tokens, the gateway API keys as well. The credentials of an open stream are
+checked again from time to time.
+"""
 
 from __future__ import annotations
 

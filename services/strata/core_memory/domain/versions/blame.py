@@ -1,4 +1,4 @@
-"""Finds the version that wrote each line of a block, from the newest version backwards."""
+"""Finds the version that wrote each line of a block; reads versions from newest to oldest."""
 
 from __future__ import annotations
 

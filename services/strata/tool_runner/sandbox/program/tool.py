@@ -1,4 +1,4 @@
-"""Runs the tool in the locked process.
+"""Runs the code of a tool in the process that `jail` has restricted.
 
 Answers are sent over the socket of the call, as length in four bytes (big endian) and JSON. The
 tool's code runs in the same interpreter and can forge them, so the service does not trust them.
