@@ -42,13 +42,8 @@ ON_DEMAND = ("a2a", "strata.gateway.http.mcp", "strata.gateway.console.applicati
 TRACES = ("opentelemetry.sdk", "opentelemetry.proto", "opentelemetry.exporter", "requests")
 
 
-@pytest.mark.child_process
-def test_no_process_imports_optional_libraries_at_its_start() -> None:
-    program = (
-        f"import sys, {', '.join(PROCESSES)}\n"
-        f"print([name for name in {CLIENT + MAPPER + ON_DEMAND + TRACES!r} if name in sys.modules],"
-        " 'qdrant_client.grpc' in sys.modules)"
-    )
+def output_of(program: str) -> str:
+    """Returns what a program prints in a new process, without white space around it."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": SOURCE_PATH},
@@ -56,7 +51,18 @@ def test_no_process_imports_optional_libraries_at_its_start() -> None:
         text=True,
         check=False,
     )
-    assert done.stdout.strip() == "[] True", done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.child_process
+def test_no_process_imports_optional_libraries_at_its_start() -> None:
+    program = (
+        f"import sys, {', '.join(PROCESSES)}\n"
+        f"print([name for name in {CLIENT + MAPPER + ON_DEMAND + TRACES!r} if name in sys.modules],"
+        " 'qdrant_client.grpc' in sys.modules)"
+    )
+    assert output_of(program) == "[] True"
 
 
 @pytest.mark.child_process
@@ -66,11 +72,4 @@ def test_the_process_that_starts_services_imports_none_of_them() -> None:
         "from strata.standalone.compose.services import ALL_SERVICES\n"
         "print(len(ALL_SERVICES), [s.name for s in ALL_SERVICES if s.module in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONPATH": SOURCE_PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "7 []", done.stderr
+    assert output_of(program) == "7 []"

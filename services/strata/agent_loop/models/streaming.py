@@ -339,6 +339,9 @@ class StreamedModel(ABC, Generic[EventT]):
                     break
                 if pause:
                     await asyncio.sleep(0)
+            # Before the stream is closed, which waits a moment for the end of the response.
+            if text:
+                yield _joined(text)
         except ModelError:
             if text:
                 yield _joined(text)
@@ -346,8 +349,6 @@ class StreamedModel(ABC, Generic[EventT]):
         finally:
             limits.close()
             await raw.close()
-        if text:
-            yield _joined(text)
         final = self._finish(reply, request)
         yield UsageEvent(final.usage)
         yield final

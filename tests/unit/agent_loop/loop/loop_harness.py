@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, MessageInput
@@ -119,3 +122,12 @@ def content(harness: LoopHarness, message: int, part: int = 0) -> str:
     """Returns what a stored tool return reports to the model."""
     packed = harness.recall.messages[message].tool_returns[part].content
     return str(json.loads(packed)["message"])
+
+
+async def stop_turn(harness: LoopHarness, request: RunRequest, reached: asyncio.Event) -> None:
+    """Begins a turn, and stops it as the end of its process does when it has reached a point."""
+    turn = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
+    await reached.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn

@@ -12,7 +12,6 @@ import pytest
 from strata.agent_loop.domain.ports import CommittedStep, MemorySection, StepCommit
 from strata.agent_loop.domain.run.journal import JournalKey
 from strata.agent_loop.domain.tools import ToolResult
-from strata.agent_loop.loop.turn import Turn
 from strata.protocol.errors import (
     AbortedError,
     Reason,
@@ -20,8 +19,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.messages import ToolStatus
 from strata.shared.stop_reasons import StopReason
-from unit.agent_loop.loop.in_memory_ports import Sink
-from unit.agent_loop.loop.loop_harness import LoopHarness
+from unit.agent_loop.loop.loop_harness import LoopHarness, stop_turn
 from unit.agent_loop.loop.model_replies import reply
 
 
@@ -137,11 +135,7 @@ async def test_results_of_repeatable_calls_survive_the_end_of_their_process() ->
 
     harness.recall.commit_step = interrupted  # type: ignore[assignment,method-assign]
     request = harness.request()
-    task = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await stop_turn(harness, request, begun)
     harness.recall.commit_step = commit  # type: ignore[method-assign]
 
     await harness.run(replace(request, attempt=2), reply("Done."))

@@ -28,7 +28,13 @@ from strata.shared.stop_reasons import StopReason
 from strata.shared.unstored_steps import is_step_not_stored
 from strata.shared.usage import Usage
 from unit.agent_loop.loop.in_memory_ports import Sink
-from unit.agent_loop.loop.loop_harness import LoopHarness, assert_pairs_are_whole, content, roles
+from unit.agent_loop.loop.loop_harness import (
+    LoopHarness,
+    assert_pairs_are_whole,
+    content,
+    roles,
+    stop_turn,
+)
 from unit.agent_loop.loop.model_replies import reply
 from unit.loop_time import put_forward
 
@@ -103,11 +109,7 @@ async def test_results_whose_write_is_interrupted_are_written_again() -> None:
 
     harness.journal.record = interrupted  # type: ignore[method-assign]
     request = harness.request()
-    task = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await stop_turn(harness, request, begun)
 
     await harness.run(replace(request, attempt=2), reply("Done."))
     [tool_return] = harness.recall.messages[3].tool_returns
@@ -119,11 +121,7 @@ async def cut_in_a_step() -> tuple[LoopHarness, RunRequest]:
     harness = LoopHarness()
     harness.model.replies = [harness.calls("acts", "blocks")]
     request = harness.request()
-    task = asyncio.create_task(Turn(harness.ports, request, Sink()).run())
-    await harness.tools.running.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await stop_turn(harness, request, harness.tools.running)
     return harness, request
 
 

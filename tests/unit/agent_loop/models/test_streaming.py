@@ -213,3 +213,19 @@ async def test_text_that_arrived_before_an_error_is_passed_on_first(count: int) 
     with pytest.raises(ModelError, match="broke off"):
         await read()
     assert "".join(texts) == "x" * count
+
+
+async def test_the_last_text_is_passed_on_before_the_response_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+
+    async def close(_burst: Burst) -> None:
+        order.append("closed")
+
+    monkeypatch.setattr(Burst, "close", close)
+    events = ArrivedModel(3).stream(request())
+    first = await anext(events)
+    assert (first, order) == (TextDelta("xxx"), [])
+    assert isinstance([event async for event in events][-1], ModelReply)
+    assert order == ["closed"]
