@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,6 +138,7 @@ class Cost:
             f" {self.writes} commits {dict(self.commits)},"
             f" {self.internal.total()} internal calls {dict(self.internal)},"
             f" {self.reads.total()} read-only transactions {dict(self.reads)},"
+            f" calls {dict(self.rpcs)},"
             f" {len(self.background)} background statements"
         )
         lines = [total]
@@ -147,9 +148,15 @@ class Cost:
 
 
 class SqlMeter:
-    """Watches all databases of this process that are opened while it is on."""
+    """Counts the statements of databases.
 
-    def __init__(self) -> None:
+    Attributes:
+        databases: Ports and names of the databases. Services of other tests may run in this
+            process, and work while a test measures.
+    """
+
+    def __init__(self, databases: Iterable[tuple[int | None, str | None]] = ()) -> None:
+        self.databases = set(databases)
         self._cost: Cost | None = None
 
     @contextmanager
@@ -180,7 +187,7 @@ class SqlMeter:
         self._statement(connection.connection.driver_connection, sql)
 
     def _statement(self, driver: asyncpg.Connection[Any], sql: str) -> None:
-        if self._cost is None:
+        if self._cost is None or not self._watches(driver):
             return
         service = _service(driver)
         is_of_call = bool(current().request_id)
@@ -198,7 +205,7 @@ class SqlMeter:
             is_begin = logged.query.startswith("BEGIN")
             if is_begin:
                 begun[0] = logged.query
-            if self._cost is None or not current().request_id:
+            if self._cost is None or not (current().request_id and self._watches(driver)):
                 return
             if is_begin or logged.query == "COMMIT":
                 self._cost.control[service] += 1
@@ -207,6 +214,10 @@ class SqlMeter:
                 (self._cost.reads if read_only else self._cost.commits)[service] += 1
 
         driver.add_query_logger(seen)
+
+    def _watches(self, driver: Any) -> bool:
+        # asyncpg has no public attribute for them.
+        return (driver._addr[1], driver._params.database) in self.databases
 
 
 def _service(driver: asyncpg.Connection[Any]) -> str:

@@ -313,6 +313,7 @@ async def open_system(
         stack.enter_context(sql.on())
         model = await stack.enter_async_context(ModelServer())
         builder = await _Builder.make(databases, vectors, model, partitions or {})
+        sql.databases |= builder.databases
         stack.enter_context(refuse_nested_transactions(builder.databases))
         if shape is Shape.SOCKETS:
             builder.gateway_port = stack.enter_context(ReservedPort()).number

@@ -158,6 +158,27 @@ async def test_of_an_answer_and_a_queued_denial_one_is_taken(gateways: Gateways)
         assert is_denied == (claimed == [(PROJECT, queued.run.id)])
 
 
+async def test_queued_denial_does_not_wait_for_an_approval_that_is_being_answered(
+    gateways: Gateways,
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    queued = await gateways.first.accept(new_run(on_approval=OnApproval.DENY))
+    other = await gateways.first.accept(new_run("another"), may_start=False)
+    _, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=False)
+    admin = await asyncpg.connect(gateways.urls.admin_url)
+    try:
+        async with admin.transaction():
+            # As the statement that accepts an answer does before it starts a run.
+            await admin.execute("SELECT FROM gateway.approvals FOR UPDATE")
+            async with asyncio.timeout(10):
+                claimed = await gateways.second.claim(10)
+            assert claimed == [(PROJECT, other.run.id)]
+    finally:
+        await admin.close()
+    assert await gateways.second.claim(10) == [(PROJECT, queued.run.id)]
+
+
 async def test_one_of_several_answers_is_accepted(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     approval_id, ending = asking()

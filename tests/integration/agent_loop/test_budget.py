@@ -18,6 +18,7 @@ from doubles.script import Call, Reply, say
 from inner_services import InnerServices, open_inner_services
 from metering import Cost as SqlCost
 from metering import SqlMeter, wait_for_following_events
+from nested_transactions import port_and_name
 from strata.api.common.v1 import tool_pb2
 from strata.shared.metric_names import RPC_REQUESTS
 from strata.shared.telemetry import Counter
@@ -76,6 +77,7 @@ async def meter(databases: Any, vectors: Any) -> AsyncIterator[Meter]:
     sql = SqlMeter()
     with sql.on():
         async with open_inner_services(databases, vectors, "inprocess") as services:
+            sql.databases |= {port_and_name(urls.service_url) for urls in services.urls.values()}
             yield Meter(services, sql)
 
 

@@ -72,7 +72,9 @@ def test_a_memory_bomb_of_many_processes_is_ended(jail: Worker) -> None:
     if jail.level is Isolation.NAMESPACES:
         assert result.status is RunStatus.MEMORY
         assert "together" in result.detail
-        assert result.peak_bytes > 200 * MIB
+        # More than one process may use. Buffers of sockets and pipes count towards the limit, and
+        # not towards the peak.
+        assert result.peak_bytes > 150 * MIB
     else:
         assert result.failure
         assert result.failure.type == "BlockingIOError"

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from metering import Meter, SqlMeter
+from nested_transactions import port_and_name
 from strata.recall.migrations import MIGRATIONS
 from strata.shared.context import RequestContext, use
 from strata.shared.db import Database
@@ -28,7 +29,7 @@ async def _fail(database: Database) -> None:
 
 async def test_meter_counts_like_the_database(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
-    sql = SqlMeter()
+    sql = SqlMeter([port_and_name(urls.service_url)])
     with sql.on():
         database = Database(urls.service_url, application_name="strata-example")
         before = database.statistics.round_trips, database.statistics.rollbacks
@@ -46,8 +47,7 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
         after = database.statistics.round_trips, database.statistics.rollbacks
         await database.close()
 
-    # Services of other tests may run in this process, and finish the work of their tests.
-    counted = [sql for service, sql in cost.statements if service == "example"]
+    counted = [sql for _, sql in cost.statements]
     assert [sql for sql in counted if "recall" not in sql] == [f"SELECT {n}" for n in (1, 2, 3, 4)]
     assert len(counted) == 6
     assert cost.control["example"] == 5, "three BEGIN and two COMMIT"
@@ -58,7 +58,7 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
 
 async def test_background_work_is_counted_separately(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
-    sql = SqlMeter()
+    sql = SqlMeter([port_and_name(urls.service_url)])
     with sql.on():
         database = Database(urls.service_url, application_name="strata-example")
         async with (
@@ -68,8 +68,23 @@ async def test_background_work_is_counted_separately(databases: Any) -> None:
             await connection.execute(text("SELECT 1"))
         await database.close()
 
-    # As above: the workers of other services continue.
-    mine = [statement for service, statement in cost.background if service == "example"]
-    assert mine == ["SELECT 1"]
-    assert "example" not in {service for service, _ in cost.statements}
-    assert cost.commits["example"] == 0
+    assert [statement for _, statement in cost.background] == ["SELECT 1"]
+    assert not cost.statements
+    assert not cost.commits
+
+
+async def test_statements_of_other_databases_are_not_counted(databases: Any) -> None:
+    urls = await databases.of(MIGRATIONS)
+    sql = SqlMeter([(0, "other")])
+    with sql.on():
+        database = Database(urls.service_url, application_name="strata-example")
+        with use(RequestContext(request_id="request-1")):
+            async with Meter(sql, Telemetry()).measure() as cost:
+                async with database.transaction(project_id="p") as connection:
+                    await connection.execute(text("SELECT 1"))
+                await database.execute(_SELECT_ALONE, {"project": "p"}, project_id="p")
+        await database.close()
+
+    assert cost.sql == 0
+    assert not cost.commits
+    assert not cost.reads

@@ -571,10 +571,30 @@ held_runs AS (
     SELECT ranked.* FROM ranked LEFT JOIN held_runs USING (project_id)
      WHERE ranked.place <= :most - coalesce(held_runs.count, 0)
      ORDER BY queued, round, turn, since LIMIT :limit
+), waiting_approvals AS (
+    SELECT approval.project_id, approval.id, approval.conversation_id FROM chosen
+      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
+      JOIN gateway.approvals approval ON approval.project_id = run.project_id
+           AND approval.conversation_id = run.conversation_id
+     WHERE chosen.queued AND run.denies_approval AND {_PENDING}
+), locked_approvals AS (
+    -- Not waited for: who answers an approval has locked it, and then waits for the rows of runs.
+    SELECT approval.project_id, approval.conversation_id FROM waiting_approvals
+      JOIN gateway.approvals approval ON approval.project_id = waiting_approvals.project_id
+           AND approval.id = waiting_approvals.id
+     WHERE {_PENDING} FOR UPDATE OF approval SKIP LOCKED
 ), locked AS (
     SELECT run.project_id, run.id FROM chosen
       JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
-     WHERE run.state = 'QUEUED' OR run.state IN ({_ACTIVE}) AND run.lease_until < now()
+     WHERE (run.state = 'QUEUED' OR run.state IN ({_ACTIVE}) AND run.lease_until < now())
+       AND (NOT EXISTS (
+                SELECT FROM waiting_approvals approval
+                 WHERE approval.project_id = run.project_id
+                   AND approval.conversation_id = run.conversation_id)
+            OR EXISTS (
+                SELECT FROM locked_approvals approval
+                 WHERE approval.project_id = run.project_id
+                   AND approval.conversation_id = run.conversation_id))
        FOR UPDATE OF run SKIP LOCKED
 ), taken AS (
     UPDATE gateway.runs run
