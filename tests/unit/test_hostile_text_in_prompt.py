@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import functools
 import types
 import typing
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prompt_structure import structure
+from security_examples import security_examples
 from strata.agent_loop.context.requests import View
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
@@ -62,6 +64,9 @@ hostile = st.one_of(
     st.lists(st.sampled_from([*ATTACKS, "a", " ", "\n", "<", "/", ">"]), max_size=4).map("".join),
 )
 
+hostile_or_empty = st.one_of(hostile, st.none())
+_hints = functools.cache(typing.get_type_hints)
+
 
 class Filler:
     """Fills fields with drawn values; every text is different."""
@@ -73,9 +78,8 @@ class Filler:
     def text(self, *, empty: bool = True) -> str:
         """Returns a hostile text, sometimes an empty one."""
         self._number += 1
-        if empty and self._draw(st.integers(0, 5)) == 0:
-            return ""
-        return f"{self._draw(hostile)} {self._number}"
+        text = self._draw(hostile_or_empty if empty else hostile)
+        return f"{text} {self._number}" if text is not None else ""
 
     def of(self, kind: Any, **fixed: Any) -> Any:
         """Returns a value of a type, dataclasses filled field by field.
@@ -86,7 +90,7 @@ class Filler:
         """
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            hints = typing.get_type_hints(kind)
+            hints = _hints(kind)
             fields = {field.name: fixed.get(field.name, ...) for field in dataclasses.fields(kind)}
             filled = {
                 name: self.of(hints[name]) if value is ... else value
@@ -185,7 +189,7 @@ def prompts(draw: st.DrawFn) -> Rendered:
     for number in range(draw(st.integers(0, 2))):
         windows = []
         for other in range(draw(st.integers(0, 2))):
-            hints = typing.get_type_hints(FileWindow)
+            hints = _hints(FileWindow)
             file = filler.of(hints["file"], id=f"file-{number}-{other}", name=filler.text())
             windows.append(filler.of(FileWindow, file=file))
             texts[file.id] = filler.text()
@@ -205,7 +209,7 @@ def prompts(draw: st.DrawFn) -> Rendered:
 KEPT = ("label", "id", *(f"file-{number}-{other}" for number in range(2) for other in range(2)))
 
 
-@settings(deadline=None, max_examples=300)
+@security_examples
 @given(prompts())
 def test_no_text_can_add_or_end_an_element_of_the_system_message(prompt: Rendered) -> None:
     twin = harmless(prompt, keep=KEPT)
@@ -215,7 +219,7 @@ def test_no_text_can_add_or_end_an_element_of_the_system_message(prompt: Rendere
     assert text == prompt.message("Be kind.")
 
 
-@settings(deadline=None, max_examples=200)
+@security_examples
 @given(prompts(), st.data())
 def test_a_system_message_with_any_text_is_built_once(
     prompt: Rendered, data: st.DataObject
@@ -238,7 +242,7 @@ def test_a_system_message_with_any_text_is_built_once(
     assert refreshed(first).unsaved_text is None
 
 
-@settings(deadline=None, max_examples=100)
+@security_examples
 @given(st.data())
 def test_descriptions_of_tools_add_no_element_for_structured_models(data: st.DataObject) -> None:
     def tool(draw: st.DrawFn) -> ToolSchema:
@@ -261,7 +265,7 @@ def test_descriptions_of_tools_add_no_element_for_structured_models(data: st.Dat
     assert len(shown.splitlines()) == len(twin.splitlines())
 
 
-@settings(deadline=None, max_examples=100)
+@security_examples
 @given(st.sampled_from(MessageRole), st.data())
 def test_the_number_and_roles_of_messages_do_not_depend_on_their_text(
     role: MessageRole, data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from security_examples import security_examples
@@ -47,7 +47,7 @@ def version_of(block: Block) -> Version:
     )
 
 
-@settings(max_examples=300)
+@security_examples
 @given(OPERATIONS)
 def test_after_random_edits_every_tainted_line_is_in_a_labelled_block(
     operations: list[tuple[str, tuple[object, ...]]],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from security_examples import security_examples
@@ -400,7 +400,7 @@ def _spell(address: ipaddress.IPv4Address, parts: int, bases: list[str], capital
     st.booleans(),
     st.sampled_from(["", "."]),
 )
-@settings(max_examples=400)
+@security_examples
 async def test_every_spelling_of_a_forbidden_ipv4_address_is_refused(
     address: ipaddress.IPv4Address, parts: int, bases: list[str], capital: bool, end: str
 ) -> None:
@@ -435,7 +435,7 @@ async def test_no_ipv6_form_carries_a_forbidden_address(
 
 @given(st.ip_addresses())
 @example(ipaddress.ip_address("192.88.99.1"))
-@settings(max_examples=1000)
+@security_examples
 def test_every_public_address_is_global_for_python(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
@@ -446,7 +446,7 @@ def test_every_public_address_is_global_for_python(
 
 
 @given(st.ip_addresses(v=4))
-@settings(max_examples=200)
+@security_examples
 def test_every_global_ipv4_address_is_public_with_few_exceptions(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:

@@ -39,10 +39,7 @@ def summary_of(harness: LoopHarness) -> SummaryPart:
     return part
 
 
-async def test_summary_is_stored_once_recall_is_available_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("strata.agent_loop.domain.retries._FIRST_PAUSE_S", 0.0)
+async def test_summary_is_stored_once_recall_is_available_again() -> None:
     harness = await full()
     failures = iter([UnavailableError("recall is away")] * 3)
 

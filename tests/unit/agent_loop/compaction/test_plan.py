@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from histories import assert_answered, histories, unpinned
+from security_examples import durability_examples
 from strata.agent_loop.compaction.plan import (
     MIN_SUMMARY_BYTES,
     Obstacle,
@@ -63,7 +64,7 @@ def with_summary(window: list[Message], planned: Plan) -> list[Message]:
     return [window[0], summary, *planned.kept]
 
 
-@settings(deadline=None, max_examples=100)
+@durability_examples
 @given(histories(), MODES, st.floats(-2_000, 80_000))
 def test_plan_is_valid_for_any_history_and_space(
     window: list[Message], chosen: CompactionSettings, space: float
@@ -119,7 +120,7 @@ SHAPES: dict[str, Callable[[list[Message]], bool]] = {
 def test_random_histories_cover_every_shape() -> None:
     seen: set[str] = set()
 
-    @settings(max_examples=100, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=60, derandomize=True, database=None, phases=[Phase.generate])
     @given(histories())
     def look(window: list[Message]) -> None:
         seen.update(name for name, is_there in SHAPES.items() if is_there(window))
@@ -128,7 +129,7 @@ def test_random_histories_cover_every_shape() -> None:
     assert seen == set(SHAPES)
 
 
-@settings(deadline=None, max_examples=100)
+@durability_examples
 @given(histories().map(unpinned), st.integers(0, 40_000))
 def test_no_reply_is_kept_without_its_user_message(window: list[Message], space: int) -> None:
     planned = plan(window, VIEW, space, SLIDING)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, Decision
 from strata.agent_loop.domain.run.runs import RunRequest
 from strata.agent_loop.loop.approvals import open_requests
@@ -126,7 +127,7 @@ class Story:
                 assert tool_return.status is not ToolStatus.FAILED
 
 
-@settings(max_examples=120, deadline=None)
+@security_examples
 @given(operations)
 def test_calls_run_at_most_once_and_only_if_approved(
     story: list[tuple[str, list[str], tuple[int, bool] | None]],

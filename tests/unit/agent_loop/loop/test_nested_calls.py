@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import durability_examples
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.control import TurnControl
@@ -256,7 +257,7 @@ rule_sets = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@durability_examples
 @given(rule_sets, st.lists(calls, min_size=1, max_size=3), st.lists(st.integers(0, 30), max_size=3))
 async def test_after_any_crash_no_effect_is_repeated_and_every_rule_holds(
     rules: list[ToolRule], script: list[list[str | tuple[str, ...]]], deaths: list[int]

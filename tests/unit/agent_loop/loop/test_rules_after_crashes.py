@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import durability_examples
 from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.model.chat import ModelReply
 from strata.agent_loop.domain.run.runs import RunRequest
@@ -80,7 +81,7 @@ def distinct(made: ModelReply, number: int) -> ModelReply:
     return replace(made, tool_calls=tuple(calls))
 
 
-@settings(deadline=None, max_examples=100)
+@durability_examples
 @given(rule_sets, scripts, st.lists(st.integers(0, 25), min_size=1, max_size=3))
 async def test_turn_decides_the_same_after_any_crash(
     rule_set: list[ToolRule], script: list[list[str]], deaths: list[int]

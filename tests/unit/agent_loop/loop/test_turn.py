@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from security_examples import durability_examples
 from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCall
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats, CommittedStep, StepCommit
@@ -237,10 +238,7 @@ async def test_a_model_error_ends_the_run_with_its_reason(
     assert roles(harness) == ["system", "user"]
 
 
-async def test_broken_stream_is_restarted_at_most_twice(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
+async def test_broken_stream_is_restarted_at_most_twice() -> None:
     harness = LoopHarness()
     broken = ModelError(ModelErrorKind.CUT_OFF, "cut")
     sink = await harness.run(None, broken, broken, reply("Whole."))
@@ -252,10 +250,7 @@ async def test_broken_stream_is_restarted_at_most_twice(
     assert sink.outcome.stop_reason is StopReason.LLM_API_ERROR
 
 
-async def test_tokens_of_an_interrupted_reply_are_estimated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("strata.agent_loop.loop.model_requests._FIRST_DELAY", 0.0)
+async def test_tokens_of_an_interrupted_reply_are_estimated() -> None:
     harness = LoopHarness()
     broken = ModelError(ModelErrorKind.CUT_OFF, "cut")
     sink = await harness.run(None, broken, reply("Whole."))
@@ -457,7 +452,7 @@ def scripts() -> st.SearchStrategy[list[list[str]]]:
     return st.lists(st.lists(names, min_size=1, max_size=3), max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@durability_examples
 @given(script=scripts(), deaths=st.lists(st.integers(0, 25), max_size=4))
 async def test_no_crash_loses_or_duplicates_messages_or_separates_pairs(
     script: list[list[str]], deaths: list[int]

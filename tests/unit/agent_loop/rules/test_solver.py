@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from security_examples import security_examples
 from strata.agent_loop.domain.agent.tool_rules import ToolRule, base_rules, rules_in_force
 from strata.agent_loop.rules.history import Called
 from strata.agent_loop.rules.outputs import mapped_tool
@@ -104,7 +105,7 @@ def reference(
     return sorted(allowed), forced and bool(allowed), prefilled
 
 
-@settings(deadline=None, max_examples=400)
+@security_examples
 @given(rule_sets, histories, toolsets)
 def test_solver_agrees_with_the_reference(
     rule_set: list[ToolRule], history: list[Called], available: tuple[str, ...]

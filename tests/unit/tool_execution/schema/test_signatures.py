@@ -17,7 +17,7 @@ import types
 import typing
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -141,7 +141,6 @@ def fits(value: Any, kind: Any) -> bool:  # noqa: C901  # noqa: PLR0911
     return type(value) is whole
 
 
-@settings(max_examples=100)
 @given(parameters, st.data())
 def test_a_schema_accepts_exactly_the_arguments_that_python_binds(
     chosen: list[tuple[str, bool]], data: st.DataObject
