@@ -245,6 +245,18 @@ async def test_an_absurd_value_gets_a_valid_status_and_never_internal(
     assert (await _asked(client, method, request_of(method, spared))).status != "INTERNAL"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in BUILT
+        if "request_id" in public_methods()[name].descriptor.input_type.fields_by_name
+    ],
+)
+async def test_the_contract_names_the_error_of_a_reused_request_id(name: str) -> None:
+    assert ("ALREADY_EXISTS", "REQUEST_ID_REUSED") in public_methods()[name].promised
+
+
 @pytest.mark.parametrize("name", sorted(UNBUILT))
 async def test_unbuilt_methods_return_unimplemented(
     name: str, client: Client, ids: Mapping[str, str], store: Store

@@ -39,8 +39,8 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
     ) -> archive_service_pb2.Archive:
         """Creates an archive.
 
-        ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT (INVALID_FIELD:
-        unknown embedding model; the message lists the known ones).
+        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (AGENT_NOT_FOUND).
+        INVALID_ARGUMENT (INVALID_FIELD: unknown embedding model; the message lists the known ones).
 
         Args:
             name: Name.
@@ -184,7 +184,7 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
 
         NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
         (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
-        that the action needs).
+        that the action needs), ABORTED (EDIT_CONFLICT: another rebuild started at the same time).
 
         Args:
             archive_id: The archive.

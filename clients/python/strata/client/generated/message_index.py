@@ -51,7 +51,7 @@ class MessageIndexCalls(message_index_service_pb2_grpc.MessageIndexServiceStub):
         same messages.
 
         FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not
-        indexed here).
+        indexed here), ALREADY_EXISTS (REQUEST_ID_REUSED).
 
         Args:
             collection: Which index; see GetIndexRequest.

@@ -49,7 +49,7 @@ class PassageIndexCalls(passage_index_service_pb2_grpc.PassageIndexServiceStub):
         collection is filled beside the old one, and becomes active after a check that it finds the
         same texts.
 
-        FAILED_PRECONDITION (IN_USE: a rebuild is open).
+        FAILED_PRECONDITION (IN_USE: a rebuild is open), ALREADY_EXISTS (REQUEST_ID_REUSED).
 
         Args:
             collection: Which index; see GetIndexRequest.

@@ -90,8 +90,9 @@ class ArchiveServiceServicer:
     """
 
     def CreateArchive(self, request, context):
-        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT
-        (INVALID_FIELD: unknown embedding model; the message lists the known ones).
+        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND
+        (AGENT_NOT_FOUND). INVALID_ARGUMENT (INVALID_FIELD: unknown embedding model; the message lists
+        the known ones).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +148,7 @@ class ArchiveServiceServicer:
         model if one is given; or returns the progress of a rebuild, finishes it, or rolls it back.
         NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
         (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
-        that the action needs).
+        that the action needs), ABORTED (EDIT_CONFLICT: another rebuild started at the same time).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

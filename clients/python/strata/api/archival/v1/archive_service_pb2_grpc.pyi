@@ -21,8 +21,9 @@ class ArchiveServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.CreateArchiveRequest, _archive_service_pb2.CreateArchiveResponse]
-    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT
-    (INVALID_FIELD: unknown embedding model; the message lists the known ones).
+    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND
+    (AGENT_NOT_FOUND). INVALID_ARGUMENT (INVALID_FIELD: unknown embedding model; the message lists
+    the known ones).
     """
     GetArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]
     """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
@@ -47,7 +48,7 @@ class ArchiveServiceStub:
     model if one is given; or returns the progress of a rebuild, finishes it, or rolls it back.
     NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
     (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
-    that the action needs).
+    that the action needs), ABORTED (EDIT_CONFLICT: another rebuild started at the same time).
     """
 
 class ArchiveServiceServicer:
@@ -63,8 +64,9 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.CreateArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.CreateArchiveRequest, _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]:
-        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND). INVALID_ARGUMENT
-        (INVALID_FIELD: unknown embedding model; the message lists the known ones).
+        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND
+        (AGENT_NOT_FOUND). INVALID_ARGUMENT (INVALID_FIELD: unknown embedding model; the message lists
+        the known ones).
         """
 
     def GetArchive(
@@ -124,7 +126,7 @@ class ArchiveServiceServicer:
         model if one is given; or returns the progress of a rebuild, finishes it, or rolls it back.
         NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt), ALREADY_EXISTS
         (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild is open, or is not in the phase
-        that the action needs).
+        that the action needs), ABORTED (EDIT_CONFLICT: another rebuild started at the same time).
         """
 
 def add_ArchiveServiceServicer_to_server(servicer: ArchiveServiceServicer, server: _aio.Server) -> None: ...

@@ -85,7 +85,7 @@ class PassageIndexServiceServicer:
     def StartReindex(self, request, context):
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
         filled beside the old one, and becomes active after a check that it finds the same texts.
-        FAILED_PRECONDITION (IN_USE: a rebuild is open).
+        FAILED_PRECONDITION (IN_USE: a rebuild is open), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -28,7 +28,7 @@ class PassageIndexServiceStub:
     StartReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.StartReindexRequest, _search_pb2.StartReindexResponse]
     """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
     filled beside the old one, and becomes active after a check that it finds the same texts.
-    FAILED_PRECONDITION (IN_USE: a rebuild is open).
+    FAILED_PRECONDITION (IN_USE: a rebuild is open), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     FinishReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.FinishReindexRequest, _search_pb2.FinishReindexResponse]
     """Deletes the old collection of a rebuild whose new collection is active, before the grace period
@@ -65,7 +65,7 @@ class PassageIndexServiceServicer:
     ) -> _abc.Awaitable[_search_pb2.StartReindexResponse]:
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
         filled beside the old one, and becomes active after a check that it finds the same texts.
-        FAILED_PRECONDITION (IN_USE: a rebuild is open).
+        FAILED_PRECONDITION (IN_USE: a rebuild is open), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
 
     def FinishReindex(

@@ -87,7 +87,7 @@ class MessageIndexServiceServicer:
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
         filled beside the old one, and becomes active after a check that it finds the same messages.
         FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed
-        here).
+        here), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -31,7 +31,7 @@ class MessageIndexServiceStub:
     """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
     filled beside the old one, and becomes active after a check that it finds the same messages.
     FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed
-    here).
+    here), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     FinishReindex: _aio.UnaryUnaryMultiCallable[_search_pb2.FinishReindexRequest, _search_pb2.FinishReindexResponse]
     """Deletes the old collection of a rebuild whose new collection is active, before the grace period
@@ -72,7 +72,7 @@ class MessageIndexServiceServicer:
         """Starts a rebuild of an index, with another embedding model if one is named: a new collection is
         filled beside the old one, and becomes active after a check that it finds the same messages.
         FAILED_PRECONDITION (IN_USE: a rebuild is open; MODEL_NOT_CONFIGURED: messages are not indexed
-        here).
+        here), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
 
     def FinishReindex(
