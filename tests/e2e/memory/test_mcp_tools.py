@@ -251,8 +251,10 @@ async def test_blocks_are_resources_under_their_agent(system: System, ann: agent
         ):
             with pytest.raises(MCPError, match="no memory block of this agent at this address"):
                 await client.read_resource(elsewhere)
-        with pytest.raises(MCPError, match="BLOCK_NOT_FOUND"):
-            await client.read_resource(uri_of(agent.id, "nowhere"))
+        for label, problem in {"nowhere": "BLOCK_NOT_FOUND", "x" * 1_000: "INVALID_FIELD"}.items():
+            with pytest.raises(MCPError, match=problem) as refused:
+                await client.read_resource(uri_of(agent.id, label))
+            assert refused.value.code == types.INVALID_PARAMS
 
 
 async def test_changed_blocks_are_reported_within_a_connection(system: System) -> None:
@@ -299,10 +301,14 @@ async def test_prompts_put_memory_into_a_conversation(system: System, ann: agent
             ("recall", {}),
             ("recall", {"topic": " "}),
             ("recall", {"topic": "x" * 4_001}),
+            # Recall refuses these.
+            ("recall", {"topic": "x" * 4_000}),
+            ("recall", {"topic": "\u200b"}),
             ("forget", {}),
         ):
-            with pytest.raises(MCPError):
+            with pytest.raises(MCPError) as refused:
                 await client.get_prompt(name, arguments)
+            assert refused.value.code == types.INVALID_PARAMS
     assert "<memory_blocks>" in prompts["memory"]
     assert "moored in Hallstatt" in prompts["recall"]
     assert "The boat is sold." in prompts["remember"]

@@ -11,6 +11,7 @@ from mcp.shared.exceptions import MCPError
 
 from strata.protocol.errors import StrataError
 from strata.shared.agent_mcp.memory import ConnectedAgent, MemoryServices
+from strata.shared.agent_mcp.results import protocol_error
 from strata.shared.agent_mcp.search_tools import search_conversations, search_passages
 from strata.shared.agent_mcp.tools import rendered
 from strata.shared.json_text import encodable_text
@@ -87,8 +88,7 @@ class Prompts:
             async with self._memory.connected() as client:
                 text = await self._text(client, prompt.name, arguments)
         except StrataError as error:
-            explanation = encodable_text(self._memory.explained(error))
-            raise MCPError(types.INTERNAL_ERROR, explanation) from error
+            raise protocol_error(self._memory, error) from error
         content = types.TextContent(text=encodable_text(text))
         return types.GetPromptResult(
             description=prompt.description,

@@ -9,10 +9,10 @@ from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.protocol.errors import NotFoundError, StrataError
+from strata.protocol.errors import StrataError
 from strata.shared.agent_mcp.blocks import attached_block, blocks_of
 from strata.shared.agent_mcp.memory import ConnectedAgent
-from strata.shared.json_text import encodable_text
+from strata.shared.agent_mcp.results import protocol_error
 
 _MARKDOWN = "text/markdown"
 
@@ -39,7 +39,7 @@ class Resources:
             async with self._memory.connected() as client:
                 blocks = await blocks_of(client, self._memory.agent_id)
         except StrataError as error:
-            raise failure_of_resource(self._memory, error) from error
+            raise protocol_error(self._memory, error) from error
         return types.ListResourcesResult(resources=[self._resource(block) for block in blocks])
 
     async def list_templates(
@@ -75,7 +75,7 @@ class Resources:
             async with self._memory.connected() as client:
                 block = await attached_block(client, self._memory.agent_id, label)
         except StrataError as error:
-            raise failure_of_resource(self._memory, error) from error
+            raise protocol_error(self._memory, error) from error
         contents = types.TextResourceContents(uri=params.uri, mime_type=_MARKDOWN, text=block.value)
         return types.ReadResourceResult(contents=[contents])
 
@@ -88,13 +88,6 @@ class Resources:
             size=len(block.value.encode()),
             annotations=types.Annotations(last_modified=block.update_time.ToJsonString()),
         )
-
-
-def failure_of_resource(memory: ConnectedAgent, error: StrataError) -> MCPError:
-    """Returns the error of the protocol for a failed call about resources."""
-    missing = isinstance(error, NotFoundError)
-    code = types.INVALID_PARAMS if missing else types.INTERNAL_ERROR
-    return MCPError(code, encodable_text(memory.explained(error)))
 
 
 def blocks_uri(agent_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Converts returns and errors of tools into MCP results."""
+"""Converts returns of tools into MCP results, and errors into those of MCP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from typing import Any
 
 import mcp_types as types
+from mcp.shared.exceptions import MCPError
 
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError
+from strata.shared.agent_mcp.memory import ConnectedAgent
 from strata.shared.json_text import encodable_text
 from strata.shared.one_line import clipped, one_line
 
@@ -23,6 +26,13 @@ def result_of(tool_return: ToolReturn) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(text=text)], structured_content=tool_return
     )
+
+
+def protocol_error(memory: ConnectedAgent, error: StrataError) -> MCPError:
+    """Returns the error of the protocol for a request, other than a tool call, that failed."""
+    of_request = isinstance(error, NotFoundError | InvalidArgumentError)
+    code = types.INVALID_PARAMS if of_request else types.INTERNAL_ERROR
+    return MCPError(code, encodable_text(memory.explained(error)))
 
 
 def failure_of(explanation: str) -> types.CallToolResult:

@@ -28,7 +28,8 @@ from strata.protocol.errors import (
 )
 from strata.shared.agent_mcp.blocks import blocks_of
 from strata.shared.agent_mcp.memory import ConnectedAgent
-from strata.shared.agent_mcp.resources import failure_of_resource, uri_of
+from strata.shared.agent_mcp.resources import uri_of
+from strata.shared.agent_mcp.results import protocol_error
 
 FIRST_PAUSE_S = 1.0
 """Pause between two polls while blocks change; it doubles while they do not."""
@@ -70,7 +71,7 @@ class BlockChanges:
             try:
                 self._revisions = await self._read()
             except StrataError as error:
-                raise failure_of_resource(self._memory, error) from error
+                raise protocol_error(self._memory, error) from error
 
     async def publish(self, event: ServerEvent) -> None:
         """Delivers an event to the listeners."""
