@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product, takewhile
+from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.gateway.schedules.timing import Timing, TimingError
@@ -148,3 +149,97 @@ def test_any_text_is_accepted_as_an_expression_or_refused(fields: list[str]) -> 
     except TimingError:
         return
     assert tick > NOW
+
+
+ZONES = [
+    BERLIN,
+    "America/New_York",
+    "Australia/Lord_Howe",  # half an hour
+    "Antarctica/Troll",  # two hours
+    "Africa/Casablanca",  # back in Ramadan
+    "America/Santiago",  # a gap at midnight
+    "America/Havana",  # an overlap to midnight
+    "Asia/Beirut",  # an overlap to the day before
+    "America/Nuuk",
+]
+MINUTES = [["*"], ["*/15"], ["0"], ["5", "30"], ["15", "45"], ["59"]]
+HOURS = [["*"], ["*/2"], ["0"], ["1"], ["2"], ["1", "2", "3"], ["23"], ["22", "0"]]
+
+
+def changes(zone: ZoneInfo, year: int) -> list[datetime]:
+    """Returns the half hours of a year, in UTC, at which the offset of a zone changes."""
+    start = datetime(year, 1, 1, tzinfo=UTC)
+    halves = [start + count * 30 * MINUTE for count in range(366 * 48)]
+    offsets = [half.astimezone(zone).utcoffset() for half in halves]
+    return [halves[i] for i in range(1, len(halves)) if offsets[i] != offsets[i - 1]]
+
+
+def members(terms: list[str], values: range) -> set[int]:
+    """Returns the values that the terms of a field name."""
+    [first_term, *_] = terms
+    if first_term.startswith("*"):
+        return set(values[:: int(first_term[2:] or 1)])
+    return {int(term) for term in terms}
+
+
+def ticks_minute_by_minute(
+    minutes: list[str], hours: list[str], zone: ZoneInfo, moments: list[datetime]
+) -> list[datetime]:
+    """Returns which of these minutes are ticks of an expression, by the rules of `Timing`."""
+    minute_values, hour_values = members(minutes, range(60)), members(hours, range(24))
+    elapsed = minutes[0].startswith("*") or hours[0].startswith("*")
+
+    def named(wall: datetime) -> bool:
+        return wall.minute in minute_values and wall.hour in hour_values
+
+    ticks = []
+    before = (moments[0] - MINUTE).astimezone(zone).replace(tzinfo=None)
+    for moment in moments:
+        local = moment.astimezone(zone)
+        wall = local.replace(tzinfo=None, fold=0)
+        lacking = [before + n * MINUTE for n in range(1, (wall - before) // MINUTE)]
+        once = (named(wall) and not local.fold) or any(map(named, lacking))
+        if named(wall) if elapsed else once:
+            ticks.append(moment)
+        before = wall
+    return ticks
+
+
+@pytest.mark.parametrize("name", ZONES)
+@given(year=st.integers(2024, 2036), lead=st.integers(0, 300))
+@settings(max_examples=2)
+def test_no_tick_is_lost_or_repeated_when_the_offset_changes(
+    name: str, year: int, lead: int
+) -> None:
+    zone = ZoneInfo(name)
+    for change in changes(zone, year):
+        start = change - lead * MINUTE
+        moments = [start + n * MINUTE for n in range(1, 8 * 60)]
+        for minutes, hours in product(MINUTES, HOURS):
+            timing = Timing(f"{','.join(minutes)} {','.join(hours)} * * *", name)
+            ticks = takewhile(moments[-1].__ge__, timing.ticks_after(start))
+            assert list(ticks) == ticks_minute_by_minute(minutes, hours, zone, moments), timing
+
+
+def test_an_expression_with_a_star_has_its_ticks_when_the_offset_changes_by_half_an_hour() -> None:
+    # On 2026-04-05 the clocks of Lord Howe Island go from 02:00 back to 01:30.
+    assert first("5 */2 * * *", "2026-04-04T22:00+10:30", 3, "Australia/Lord_Howe") == [
+        at("2026-04-05T00:05+11:00"),
+        at("2026-04-05T02:05+10:30"),
+        at("2026-04-05T04:05+10:30"),
+    ]
+    # On 2026-10-04 they go from 02:00 to 02:30.
+    assert first("30 * * * *", "2026-10-04T01:00+10:30", 3, "Australia/Lord_Howe") == [
+        at("2026-10-04T01:30+10:30"),
+        at("2026-10-04T02:30+11:00"),
+        at("2026-10-04T03:30+11:00"),
+    ]
+
+
+def test_days_that_begin_in_a_gap_have_no_tick_for_the_time_that_they_lack() -> None:
+    # On 2026-09-06, a Sunday, the clocks of Santiago go from 00:00 to 01:00.
+    assert first("*/30 0-1 * * SUN", "2026-09-05T12:00-04:00", 3, "America/Santiago") == [
+        at("2026-09-06T01:00-03:00"),
+        at("2026-09-06T01:30-03:00"),
+        at("2026-09-13T00:00-03:00"),
+    ]

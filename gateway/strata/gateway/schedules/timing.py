@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -17,6 +17,8 @@ _MAX_ZONE_CHARS = 64
 # Number of future ticks for checking the smallest interval.
 _SAMPLED_TICKS = 64
 _FIRST_WINDOW = timedelta(hours=1)
+_DAY = timedelta(days=1)
+_SECOND = timedelta(seconds=1)
 
 
 class TimingError(ValueError):
@@ -89,12 +91,80 @@ class Timing:
                 yield self.start_time
             return
         last = moment
-        for local in CronSim(self.cron, moment.astimezone(self._zone)):
-            # Compare in UTC, because local times of one zone compare by wall clock.
-            tick = local.astimezone(UTC)
+        minute, hour = self.cron.split()[:2]
+        elapsed = minute.startswith("*") or hour.startswith("*")
+        for tick in self._elapsed_ticks(moment) if elapsed else self._fixed_ticks(moment):
+            # Two times of day in one gap are the same tick; one in an overlap counts once.
             if tick > last:
                 last = tick
                 yield tick
+
+    def _fixed_ticks(self, moment: datetime) -> Iterator[datetime]:
+        """Yields the ticks of an expression with fixed times of day."""
+        local = moment.astimezone(self._zone).replace(tzinfo=None)
+        for wall in CronSim(self.cron, local):
+            tick = wall.replace(tzinfo=self._zone).astimezone(UTC)
+            shown = tick.astimezone(self._zone).replace(tzinfo=None)
+            if shown != wall:
+                # The time is in a gap, whose length is the difference.
+                tick = self._offset_change(tick - (shown - wall), tick) or tick
+            yield tick
+
+    def _elapsed_ticks(self, moment: datetime) -> Iterator[datetime]:
+        """Yields the ticks of an expression that follows elapsed time.
+
+        `CronSim` gets local times without a zone, separately for each period with one offset: with
+        a zone, it searches hour by hour from a full hour, and misses ticks after a change of the
+        offset by half an hour.
+        """
+        start: datetime | None = moment
+        while start is not None:
+            start = yield from self._ticks_of_offset(start, inclusive=start != moment)
+
+    def _ticks_of_offset(
+        self, start: datetime, *, inclusive: bool
+    ) -> Generator[datetime, None, datetime | None]:
+        """Yields the ticks until the next change of the offset, and returns that moment.
+
+        Args:
+            start: The first moment.
+            inclusive: Whether `start` itself can be a tick.
+        """
+        offset = self._offset(start)
+        before = start - _SECOND if inclusive else start
+        checked = start
+        for wall in CronSim(self.cron, (before + offset).replace(tzinfo=None)):
+            tick = (wall - offset).replace(tzinfo=UTC)
+            change = self._offset_change(checked, tick)
+            if change is not None:
+                return change
+            checked = tick
+            yield tick
+        return None
+
+    def _offset_change(self, start: datetime, end: datetime) -> datetime | None:
+        """Returns the first moment, after `start` and up to `end`, with another offset."""
+        offset = self._offset(start)
+        while start < end:
+            # No zone changes its offset twice within a day.
+            day = min(start + _DAY, end)
+            if self._offset(day) == offset:
+                start = day
+                continue
+            same, changed = start, day
+            while changed - same > _SECOND:
+                middle = same + (changed - same) / 2
+                if self._offset(middle) == offset:
+                    same = middle
+                else:
+                    changed = middle
+            return changed.replace(microsecond=0)
+        return None
+
+    def _offset(self, moment: datetime) -> timedelta:
+        offset = moment.astimezone(self._zone).utcoffset()
+        assert offset is not None
+        return offset
 
     def due(self, since: datetime, now: datetime, most: int) -> Sequence[datetime]:
         """Returns the newest ticks from `since`, which is a tick, up to `now`, in order.
