@@ -10,6 +10,7 @@ from gateway_records import PROJECT, WELL, events, fence_of, new_run
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.domain.memory_agents import (
     DOCUMENT_KEY,
+    FIRST_MARK,
     MAX_RANGE,
     MemoryBudget,
     MemoryMark,
@@ -71,7 +72,7 @@ async def end(store: PostgresRunStore, dispatch: Dispatch | None, ending: RunEnd
 
 
 async def mark(gateways: Gateways) -> MemoryMark:
-    [marks] = await gateways.first.memory_marks(PROJECT, [AGENT])
+    [marks] = await gateways.first.memory_marks(PROJECT, [AGENT], limit=9)
     return marks
 
 
@@ -100,10 +101,29 @@ async def test_marks_of_several_agents_are_read_at_once(gateways: Gateways) -> N
     fence = fence_of(accepted.dispatch, "gateway-1")
     await gateways.first.finish(fence, ending, events(1), take_next=True)
     before = gateways.database.statistics.statements
-    marks = await gateways.first.memory_marks(PROJECT, ["agent-memory-2", AGENT, "agent-unknown"])
+    marks = await gateways.first.memory_marks(
+        PROJECT, ["agent-memory-2", AGENT, "agent-unknown"], limit=9
+    )
     assert gateways.database.statistics.statements - before == 1
     assert [(mark.agent_id, mark.newest_sequence) for mark in marks] == [(AGENT, 3), ("agent-2", 5)]
-    assert await gateways.first.memory_marks(PROJECT, ["agent-unknown"]) == []
+    assert await gateways.first.memory_marks(PROJECT, ["agent-unknown"], limit=9) == []
+
+
+async def test_marks_are_read_in_pages(gateways: Gateways) -> None:
+    talks = [f"conversation-{number}" for number in range(1, 6)]
+    for talk in talks:
+        accepted = await gateways.first.accept(new_run(talk, agent_id=AGENT))
+        assert accepted.dispatch is not None
+        fence = fence_of(accepted.dispatch, "gateway-1")
+        ending = replace(WELL, tended=TendedTurn(MEMORY_AGENT, 1, "message-1", 1))
+        await gateways.first.finish(fence, ending, events(1), take_next=True)
+    read: list[str] = []
+    after = FIRST_MARK
+    while marks := await gateways.first.memory_marks(PROJECT, [AGENT], after=after, limit=2):
+        assert len(marks) <= 2
+        read += [mark.conversation_id for mark in marks]
+        after = (marks[-1].agent_id, marks[-1].conversation_id)
+    assert read == talks
 
 
 async def test_turns_that_end_during_a_memory_run_form_the_range_of_the_next_run(
@@ -121,7 +141,7 @@ async def test_turns_that_end_during_a_memory_run_form_the_range_of_the_next_run
 async def test_two_turns_that_end_at_once_queue_one_run(gateways: Gateways) -> None:
     for number in range(5):
         await asyncio.gather(*(turn_elsewhere(gateways, number, last) for last in (2, 3)))
-    marks = await gateways.first.memory_marks(PROJECT, [AGENT])
+    marks = await gateways.first.memory_marks(PROJECT, [AGENT], limit=9)
     assert {mark.turns_counter for mark in marks} == {1}
     claims = await gateways.second.claim_memory_runs(50, held={}, most=50, budget=MemoryBudget())
     # All of them are runs in one conversation of the memory agent.
@@ -318,7 +338,7 @@ async def test_deleting_a_memory_agent_deletes_its_marks(gateways: Gateways) -> 
     run = await claimed(gateways.second)
     assert run is not None
     assert await gateways.first.forget_memory_agent(PROJECT, MEMORY_AGENT) == [run.run.id]
-    assert await gateways.first.memory_marks(PROJECT, [AGENT]) == []
+    assert await gateways.first.memory_marks(PROJECT, [AGENT], limit=9) == []
     await end(gateways.second, run)
     assert await claimed(gateways.second) is None
 
@@ -384,7 +404,7 @@ async def test_a_file_has_one_mark_for_its_content_and_is_read_in_portions(
     assert (await mark(gateways)).memory_agent_id == ""
     assert await gateways.first.start_document(document, principal) is None
     await gateways.first.forget_memory_agent(PROJECT, AGENT)
-    assert not await gateways.first.memory_marks(PROJECT, [AGENT])
+    assert not await gateways.first.memory_marks(PROJECT, [AGENT], limit=9)
 
 
 def lines_of(dispatch: Dispatch | None) -> tuple[int, int]:

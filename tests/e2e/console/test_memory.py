@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from datetime import UTC, datetime
 
@@ -50,6 +51,16 @@ async def test_block_is_changed_with_its_history(system: System, ann: ConsoleCli
     blame = (await ann.get(f"/blocks/{block_id}/blame")).text
     first, second = re.findall(r'<td class="number"><a href="[^"]+">(\d+)</a>', blame)
     assert (first, second) == ("1", "2")
+
+
+async def test_lines_of_a_long_block_are_paged(system: System, ann: ConsoleClient) -> None:
+    _, block_id = await agent_with(system, "\n".join(f"line {n}." for n in range(1, 1202)))
+    first = (await ann.get(f"/blocks/{block_id}/blame?revision=1")).text
+    assert ("line 1000." in first, "line 1001." in first) == (True, False)
+    [path] = re.findall(r'class="button" href="/console([^"]+)">Next page', first)
+    rest = (await ann.get(html.unescape(path))).text
+    assert ("line 1000." in rest, "line 1001." in rest, "line 1201." in rest) == (False, True, True)
+    assert "Next page" not in rest
 
 
 async def test_concurrent_change_is_merged_or_refused(system: System, ann: ConsoleClient) -> None:

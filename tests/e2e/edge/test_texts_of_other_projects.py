@@ -37,9 +37,15 @@ PAGED = [
     for name in _OF_PROJECTS
     if "page_token" in public_methods()[name].descriptor.input_type.fields_by_name
     # Tools of an MCP server are listed after a connection; here there is none. There is no model
-    # either, without which a run makes no second step. A schedule has ticks when it is due.
+    # either, without which a run makes no second step and no memory agent reads. A schedule has
+    # ticks when it is due.
     and name
-    not in {"McpService.ListMcpTools", "RunService.ListSteps", "ScheduleService.ListScheduleTicks"}
+    not in {
+        "McpService.ListMcpTools",
+        "RunService.GetMemoryStatus",
+        "RunService.ListSteps",
+        "ScheduleService.ListScheduleTicks",
+    }
 ]
 REPEATABLE = [
     name
@@ -60,7 +66,9 @@ async def furnished_twice(client: Client, live: Live) -> Tenant:
         ids = await furnish(other, mark)
         await other.admin.CreateApiKey(pb.CreateApiKeyRequest(name=mark), **other.call)
         await other.blocks.UpdateBlock(
-            block_service_pb2.UpdateBlockRequest(block_id=ids["block"], description=mark),
+            block_service_pb2.UpdateBlockRequest(
+                block_id=ids["block"], value=f"{mark}\n{mark}", description=mark
+            ),
             **other.call,
         )
         await other.passages.InsertPassage(

@@ -23,6 +23,7 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.context import use
+from strata.shared.db.paging import PAGE_BYTES
 from strata.shared.ids import new_id
 from thread_records import record_threads
 
@@ -279,6 +280,41 @@ async def blame(client: Any, block: pb.Block, revision: int = 0) -> list[tuple[i
     request = pb.BlameBlockRequest(block_id=block.id, revision=revision)
     response = await client.blocks.BlameBlock(request)
     return [(line.line, line.text, line.revision) for line in response.lines]
+
+
+async def test_the_lines_of_a_large_block_are_paged_at_one_revision(client: Any) -> None:
+    value = "\n".join(str(number) for number in range(60_000))
+    block = await create(client, value=value, limit=400_000)
+    request = pb.BlameBlockRequest(block_id=block.id)
+    lines: list[pb.BlameLine] = []
+    while True:
+        response = await client.blocks.BlameBlock(request)
+        assert response.ByteSize() < PAGE_BYTES
+        lines += response.lines
+        request.page_token = response.next_page_token
+        if not request.page_token:
+            break
+        if len(lines) < 20_000:
+            # The following pages are of the same text.
+            await update(client, block, value=f"before\n{value}")
+    assert [line.text for line in lines] == value.split("\n")
+    assert [line.line for line in lines] == list(range(1, 60_001))
+    assert {line.revision for line in lines} == {1}
+
+
+async def test_a_page_of_lines_has_the_requested_size(client: Any) -> None:
+    block = await create(client, value="one\ntwo\nthree")
+    request = pb.BlameBlockRequest(block_id=block.id, page_size=2)
+    response = await client.blocks.BlameBlock(request)
+    assert [line.line for line in response.lines] == [1, 2]
+    request.page_token = response.next_page_token
+    response = await client.blocks.BlameBlock(request)
+    assert [(line.line, line.text) for line in response.lines] == [(3, "three")]
+    assert not response.next_page_token
+    request.revision = 1
+    with pytest.raises(InvalidArgumentError) as caught:
+        await client.blocks.BlameBlock(request)
+    assert caught.value.reason is Reason.INVALID_PAGE_TOKEN
 
 
 async def test_each_line_has_its_author(client: Any) -> None:

@@ -86,6 +86,25 @@ async def first_of(
             return whole
 
 
+async def all_of(
+    call: Callable[[Any], Awaitable[ListResponseT]], request: Any, items: str
+) -> ListResponseT:
+    """Reads all pages, as large as the server makes them, and returns them as one response.
+
+    Args:
+        call: The method of a stub.
+        request: The request; its page token is set here.
+        items: Name of the repeated field.
+    """
+    whole = page = await call(request)
+    while page.next_page_token:
+        request.page_token = page.next_page_token
+        page = await call(request)
+        getattr(whole, items).extend(getattr(page, items))
+    whole.next_page_token = ""
+    return whole
+
+
 def new_request_id() -> str:
     """Returns a new idempotency key, so that a call that the channel retries takes effect once."""
     return services.new_request_id("cli")

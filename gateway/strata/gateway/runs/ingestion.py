@@ -192,8 +192,7 @@ class DocumentIngestion:
         return ingested
 
     async def _marks(self, agent_id: str) -> Sequence[MemoryMark]:
-        marks = await self._store.memory_marks(current_project(), [agent_id])
-        return [mark for mark in marks if mark.file_id and mark.agent_id == agent_id]
+        return await self._store.document_marks(current_project(), agent_id)
 
     async def _retire(self, marks: Mapping[str, MemoryMark]) -> IngestionResult:
         """Counts the files by state, and deletes the agents of completely read files."""

@@ -18,6 +18,7 @@ from strata.gateway.runs.convert.sent_text import SentText
 from strata.gateway.runs.dispatch.dispatcher import Dispatcher
 from strata.gateway.runs.domain.approvals import outdated
 from strata.gateway.runs.domain.chains import check_chain, check_waits
+from strata.gateway.runs.domain.memory_agents import FIRST_MARK
 from strata.gateway.runs.domain.runs import (
     Accepted,
     NewRun,
@@ -216,8 +217,17 @@ class RunServicer(pb_grpc.RunServiceServicer):
     ) -> pb.GetMemoryStatusResponse:
         """Returns the progress of memory agents."""
         agent_ids = convert.memory_agents_of(request)
-        marks = await self._store.memory_marks(current_project(), agent_ids)
-        return pb.GetMemoryStatusResponse(conversations=map(convert.mark_to_pb, marks))
+        scope = f"memory|{' '.join(agent_ids)}"
+        limit = page_limit(request.page_size, default=1000)
+        key = decode_page_token(scope, request.page_token, (str, str))
+        after = (str(key[0]), str(key[1])) if key else FIRST_MARK
+        marks = await self._store.memory_marks(
+            current_project(), agent_ids, after=after, limit=limit + 1
+        )
+        page = Page.cut(marks, limit, scope, lambda mark: (mark.agent_id, mark.conversation_id))
+        return pb.GetMemoryStatusResponse(
+            conversations=map(convert.mark_to_pb, page.rows), next_page_token=page.next_page_token
+        )
 
     async def IngestFiles(
         self, request: pb.IngestFilesRequest, context: Any

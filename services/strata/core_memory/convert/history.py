@@ -19,6 +19,7 @@ from strata.core_memory.domain.commands import Change, RevertBlock
 from strata.core_memory.domain.versions.blame import LineOrigin
 from strata.shared.checks import Checks
 from strata.shared.convert.messages import labels_to_proto
+from strata.shared.db import Page
 
 _MAX_REVISION = 2**62
 
@@ -106,10 +107,10 @@ def version_to_proto(version: Version) -> pb.BlockVersion:
     )
 
 
-def blame_to_proto(origins: Sequence[LineOrigin]) -> pb.BlameBlockResponse:
-    """Returns every line with the version that wrote it."""
-    lines = [_line_to_proto(number, origin) for number, origin in enumerate(origins, start=1)]
-    return pb.BlameBlockResponse(lines=lines)
+def blame_to_proto(page: Page[tuple[int, LineOrigin]]) -> pb.BlameBlockResponse:
+    """Returns numbered lines with the versions that wrote them."""
+    lines = [_line_to_proto(number, origin) for number, origin in page.rows]
+    return pb.BlameBlockResponse(lines=lines, next_page_token=page.next_page_token)
 
 
 def reverted_to_proto(changes: Sequence[Change]) -> pb.RevertBlockResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -23,6 +24,7 @@ from strata.shared.db import Page, decode_page_token, page_limit
 
 Context = Any
 MAX_PAGE_SIZE = 500
+MAX_BLAMED_LINES = 10_000
 
 CommandT = TypeVar("CommandT")
 ResultT = TypeVar("ResultT")
@@ -163,9 +165,20 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         self, request: pb.BlameBlockRequest, context: Context
     ) -> pb.BlameBlockResponse:
         """Returns the version that wrote each line."""
-        origins = await self._history.blame(*history.to_blame(request))
+        block_id, revision = history.to_blame(request)
+        scope = f"BlameBlock {block_id} {revision}"
+        count = page_limit(request.page_size, default=MAX_BLAMED_LINES, maximum=MAX_BLAMED_LINES)
+        key = decode_page_token(scope, request.page_token, [int, int])
+        known, after = (int(str(part)) for part in key) if key else (revision, 0)
+        blamed, lines = await self._history.blame(block_id, known)
+
+        def page() -> pb.BlameBlockResponse:
+            numbered = list(islice(enumerate(lines, start=1), after, after + count + 1))
+            cut = Page.cut(numbered, count, scope, lambda line: [blamed, line[0]])
+            return history.blame_to_proto(cut)
+
         # On a thread: a large block has a hundred thousand lines.
-        return await asyncio.to_thread(history.blame_to_proto, origins)
+        return await asyncio.to_thread(page)
 
     async def RevertBlock(
         self, request: pb.RevertBlockRequest, context: Context

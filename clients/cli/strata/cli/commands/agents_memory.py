@@ -11,7 +11,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.cli.client import GatewayClient
+from strata.cli.client import GatewayClient, all_of
 from strata.cli.failures import UsageError
 from strata.cli.options import AgentArgument, ConversationOption, GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, when
@@ -154,7 +154,8 @@ async def status_of(client: GatewayClient, agent: agent_pb.Agent) -> list[pb.Mem
     if not (agent.memory_agent_id or agent.tends_agent_id):
         return []
     request = pb.GetMemoryStatusRequest(agent_id=agent.id)
-    return list((await client.runs.GetMemoryStatus(request)).conversations)
+    status = await all_of(client.runs.GetMemoryStatus, request, "conversations")
+    return list(status.conversations)
 
 
 def status_fields(

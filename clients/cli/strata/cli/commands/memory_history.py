@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.client import GatewayClient, new_request_id
+from strata.cli.client import GatewayClient, all_of, new_request_id
 from strata.cli.diffs import whole_diff
 from strata.cli.failures import UsageError
 from strata.cli.memory.blocks import known_block_id
@@ -111,7 +111,7 @@ def blame(
     async def read(client: GatewayClient) -> tuple[pb.BlameBlockResponse, Names]:
         block_id = await known_block_id(client, await client.agent_id(agent), label)
         request = pb.BlameBlockRequest(block_id=block_id, revision=revision or 0)
-        response = await client.blocks.BlameBlock(request)
+        response = await all_of(client.blocks.BlameBlock, request, "lines")
         names = Names(client)
         if not as_json:
             await names.learn(line.origin.agent_id for line in response.lines)

@@ -380,19 +380,24 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         return response.diff
 
     async def blame(
-        self, block_id: str | block_service_pb2.Block, *, revision: int = 0
-    ) -> Sequence[block_service_pb2.BlameLine]:
+        self, block_id: str | block_service_pb2.Block, *, revision: int = 0, page_size: int = 0
+    ) -> AsyncGenerator[block_service_pb2.BlameLine, None]:
         """Names the version that wrote each line of the newest text, or of the text at a revision.
 
-        NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
+        NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
             block_id: The block.
             revision: The text at this revision; 0 means the newest.
+            page_size: Lines to return: 0 means 10000, at most 10000. Fewer are returned if they
+                would be larger than about 2 MiB.
         """
-        request = block_service_pb2.BlameBlockRequest(block_id=id_of(block_id), revision=revision)
-        response = await self.BlameBlock(request)
-        return response.lines
+        request = block_service_pb2.BlameBlockRequest(
+            block_id=id_of(block_id), revision=revision, page_size=page_size
+        )
+        async for page in pages(self.BlameBlock, request):
+            for item in page.lines:
+                yield item
 
     async def revert(
         self,
@@ -507,7 +512,7 @@ class SyncBlockCalls(OnThread[BlockCalls], block_service_pb2_grpc.BlockServiceSt
     edit = returning(BlockCalls.edit)
     list_versions = iterating(BlockCalls.list_versions)
     diff = returning(BlockCalls.diff)
-    blame = returning(BlockCalls.blame)
+    blame = iterating(BlockCalls.blame)
     revert = returning(BlockCalls.revert)
     render_memory = returning(BlockCalls.render_memory)
     lint_memory = returning(BlockCalls.lint_memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 
 from grpc import aio
 
@@ -246,24 +246,31 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         return response.run
 
     async def get_memory_status(
-        self, agent_id: AgentReference, *, agent_ids: Iterable[AgentReference] = ()
-    ) -> Sequence[run_service_pb2.MemoryStatus]:
+        self,
+        agent_id: AgentReference,
+        *,
+        agent_ids: Iterable[AgentReference] = (),
+        page_size: int = 0,
+    ) -> AsyncGenerator[run_service_pb2.MemoryStatus, None]:
         """Returns how far memory agents have read the conversations of their agents, and the errors
         of failed runs.
 
-        Takes ids of agents or of memory agents.
+        Takes ids of agents or of memory agents. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
             agent_id: The agent whose memory is maintained, or its memory agent.
             agent_ids: Several of them in one call, at most 100, instead of agent_id. Ids without an
                 agent in the project are ignored.
+            page_size: Conversations to return: 0 means 1000, at most 1000.
         """
         request = run_service_pb2.GetMemoryStatusRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
             agent_ids=await agent_ids_of(self.channel, agent_ids, "agent_ids"),
+            page_size=page_size,
         )
-        response = await self.GetMemoryStatus(request)
-        return response.conversations
+        async for page in pages(self.GetMemoryStatus, request):
+            for item in page.conversations:
+                yield item
 
     async def ingest_files(self, agent_id: AgentReference) -> run_service_pb2.IngestFilesResponse:
         """Starts ingestion agents, each of which reads a file in the folders of an agent and writes
@@ -322,6 +329,6 @@ class SyncRunCalls(OnThread[RunCalls], run_service_pb2_grpc.RunServiceStub):
     explain = returning(RunCalls.explain)
     record = iterating(RunCalls.record)
     start_memory_run = returning(RunCalls.start_memory_run)
-    get_memory_status = returning(RunCalls.get_memory_status)
+    get_memory_status = iterating(RunCalls.get_memory_status)
     ingest_files = returning(RunCalls.ingest_files)
     list_steps = iterating(RunCalls.list_steps)

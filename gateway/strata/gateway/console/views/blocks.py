@@ -16,6 +16,7 @@ from strata.protocol.errors import FieldViolation, InvalidArgumentError
 
 _PAGE = 50
 _MAX_BLOCKS = 500
+_BLAMED_LINES = 1000
 _UNCHANGED = "The block was not changed."
 _NOT_SHOWN = "The block cannot be shown."
 _EDITORS = {
@@ -120,13 +121,19 @@ async def blame(visit: Visit) -> Response:
     present, response = await asyncio.gather(
         visit.services.blocks.GetBlock(pb.GetBlockRequest(block_id=block_id)),
         visit.services.blocks.BlameBlock(
-            pb.BlameBlockRequest(block_id=block_id, revision=revision)
+            pb.BlameBlockRequest(
+                block_id=block_id,
+                revision=revision,
+                page_size=_BLAMED_LINES,
+                page_token=visit.query("page"),
+            )
         ),
     )
     return visit.page(
         "memory/blame.html",
         block=present.block,
         lines=response.lines,
+        next_page=response.next_page_token,
         revision=revision,
         editor_name=editor_name,
     )

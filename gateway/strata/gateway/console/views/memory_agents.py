@@ -19,25 +19,32 @@ async def list_memory_agents(visit: Visit) -> Response:
         agent_pb.ListAgentsRequest(page_size=_PAGE, page_token=visit.query("page"))
     )
     tended = [agent for agent in listing.agents if agent.memory_agent_id]
-    states = await _states(visit, [agent.id for agent in tended])
+    states, cut = await _states(visit, [agent.id for agent in tended])
     return visit.page(
         "memory_agents/list.html",
         tended=[(agent, states.get(agent.id, [])) for agent in tended],
+        cut=cut,
         next_page=listing.next_page_token,
     )
 
 
-async def _states(visit: Visit, agent_ids: list[str]) -> Mapping[str, Sequence[pb.MemoryStatus]]:
-    """Returns by agent what its memory agent has read, by conversation and by file."""
+async def _states(
+    visit: Visit, agent_ids: list[str]
+) -> tuple[Mapping[str, Sequence[pb.MemoryStatus]], bool]:
+    """Returns by agent what its memory agent has read, by conversation and by file.
+
+    Returns:
+        The states, and whether there are more of them than one response contains.
+    """
     if not agent_ids:
-        return {}
+        return {}, False
     status = await visit.services.runs.GetMemoryStatus(
         pb.GetMemoryStatusRequest(agent_ids=agent_ids)
     )
     states: dict[str, list[pb.MemoryStatus]] = {}
     for state in status.conversations:
         states.setdefault(state.agent_id, []).append(state)
-    return states
+    return states, bool(status.next_page_token)
 
 
 async def start_memory_run(visit: Visit) -> Response:

@@ -30,6 +30,10 @@ DOCUMENT_KEY = "document "
 """Prefix of the key of a file's mark, before the hash of its content. Conversation ids have no
 spaces, so the keys never collide."""
 
+MarkKey = tuple[str, str]
+"""Agent and conversation of a mark: its place in a list."""
+FIRST_MARK: MarkKey = ("", "")
+
 _FIRST_PAUSE_S = 30.0
 _LONGEST_PAUSE_S = 3600.0
 
@@ -305,13 +309,21 @@ class MemoryBudget:
 class MemoryRunStore(Protocol):
     """Marks of memory agents, and the queue of their runs."""
 
-    async def memory_marks(self, project_id: str, agent_ids: Sequence[str]) -> Sequence[MemoryMark]:
+    async def memory_marks(
+        self, project_id: str, agent_ids: Sequence[str], *, after: MarkKey = FIRST_MARK, limit: int
+    ) -> Sequence[MemoryMark]:
         """Returns the marks of the conversations of agents, by agent and conversation.
 
         Args:
             project_id: The project.
             agent_ids: Agents with a memory agent, or memory agents.
+            after: Only marks after this agent and conversation.
+            limit: Maximum number of marks.
         """
+        ...
+
+    async def document_marks(self, project_id: str, agent_id: str) -> Sequence[MemoryMark]:
+        """Returns the marks of the files that an agent's memory has read or is reading."""
         ...
 
     async def start_memory_run(

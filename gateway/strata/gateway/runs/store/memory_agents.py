@@ -6,10 +6,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.exc import IntegrityError
 
 from strata.gateway.runs.domain.memory_agents import (
+    FIRST_MARK,
+    MarkKey,
     MemoryBudget,
     MemoryMark,
     TendedTurn,
@@ -98,14 +100,36 @@ _BEGIN_NOW = text("""
 UPDATE gateway.runs SET run_at = now()
  WHERE project_id = :project_id AND id = :run_id AND state = 'QUEUED' AND run_at > now()
 """)
-MARKS_OF_AGENTS = text(f"""
+_MARKS = f"""
 SELECT {_MARK}, run.state, run.run_at
   FROM gateway.memory_agents mark
   LEFT JOIN gateway.runs run ON run.project_id = mark.project_id AND run.id = mark.run_id
  WHERE mark.project_id = :project_id
-   AND (mark.agent_id = ANY(CAST(:agent_ids AS text[]))
-        OR mark.memory_agent_id = ANY(CAST(:agent_ids AS text[])))
+"""
+# A page is cut before the join, which then reads the runs of the page alone.
+MARKS_OF_AGENTS = text(f"""
+SELECT {_MARK}, run.state, run.run_at
+  FROM (
+    SELECT * FROM gateway.memory_agents
+     WHERE project_id = :project_id
+       AND (agent_id = ANY(CAST(:agent_ids AS text[]))
+            OR memory_agent_id = ANY(CAST(:agent_ids AS text[])))
+       AND (agent_id, conversation_id)
+           > (CAST(:after_agent_id AS text), CAST(:after_conversation_id AS text))
+     ORDER BY agent_id, conversation_id
+     LIMIT :limit
+  ) mark
+  LEFT JOIN gateway.runs run ON run.project_id = mark.project_id AND run.id = mark.run_id
  ORDER BY mark.agent_id, mark.conversation_id
+""")
+_DOCUMENT_MARKS = text(f"""
+{_MARKS}
+   AND mark.agent_id = :agent_id AND mark.file_id <> ''
+ ORDER BY mark.conversation_id
+""")
+_MARK_OF_CONVERSATION = text(f"""
+{_MARKS}
+   AND mark.agent_id = :agent_id AND mark.conversation_id = :conversation_id
 """)
 FORGET = text(f"""
 WITH deleted_marks AS (
@@ -214,8 +238,7 @@ async def start_now(
         source = await connection.execute(_LAST_RUN, values)
         source_id = source.scalar_one()
         await _queue(connection, project_id, mark, source_id=source_id, pause_s=0.0)
-    marks = await marks_of_agents(connection, project_id, [agent_id])
-    return next(mark for mark in marks if mark.conversation_id == conversation_id)
+    return mark_of((await connection.execute(_MARK_OF_CONVERSATION, values)).mappings().one())
 
 
 _LAST_RUN = text("""
@@ -315,15 +338,6 @@ async def _write(
     )
 
 
-async def marks_of_agents(
-    connection: AsyncConnection, project_id: str, agent_ids: Sequence[str]
-) -> Sequence[MemoryMark]:
-    """See `MemoryRunStore.memory_marks`."""
-    values = {"project_id": project_id, "agent_ids": list(agent_ids)}
-    rows = (await connection.execute(MARKS_OF_AGENTS, values)).mappings().all()
-    return [mark_of(row) for row in rows]
-
-
 class PostgresMemoryRuns:
     """Implements `memory_agents.MemoryRunStore`.
 
@@ -340,10 +354,31 @@ class PostgresMemoryRuns:
         # The last project of the previous claim.
         self._memory_after = ""
 
-    async def memory_marks(self, project_id: str, agent_ids: Sequence[str]) -> Sequence[MemoryMark]:
+    async def memory_marks(
+        self, project_id: str, agent_ids: Sequence[str], *, after: MarkKey = FIRST_MARK, limit: int
+    ) -> Sequence[MemoryMark]:
         """See `MemoryRunStore.memory_marks`."""
+        after_agent_id, after_conversation_id = after
+        values = {
+            "project_id": project_id,
+            "agent_ids": list(agent_ids),
+            "after_agent_id": after_agent_id,
+            "after_conversation_id": after_conversation_id,
+            "limit": limit,
+        }
+        return await self._read_marks(project_id, MARKS_OF_AGENTS, values)
+
+    async def document_marks(self, project_id: str, agent_id: str) -> Sequence[MemoryMark]:
+        """See `MemoryRunStore.document_marks`."""
+        values = {"project_id": project_id, "agent_id": agent_id}
+        return await self._read_marks(project_id, _DOCUMENT_MARKS, values)
+
+    async def _read_marks(
+        self, project_id: str, statement: TextClause, values: Mapping[str, object]
+    ) -> Sequence[MemoryMark]:
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            return await marks_of_agents(connection, project_id, agent_ids)
+            rows = (await connection.execute(statement, values)).mappings().all()
+        return [mark_of(row) for row in rows]
 
     async def start_memory_run(
         self, project_id: str, agent_id: str, conversation_id: str

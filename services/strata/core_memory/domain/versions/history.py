@@ -43,8 +43,8 @@ class History:
                 raise version_not_found(block_id, revision)
         return await asyncio.to_thread(unified_diff, values.get(older, ""), values[newer])
 
-    async def blame(self, block_id: str, revision: int) -> Sequence[LineOrigin]:
-        """Returns the lines of a text with the versions that wrote them.
+    async def blame(self, block_id: str, revision: int) -> tuple[int, Sequence[LineOrigin]]:
+        """Returns the revision of a text, and its lines with the versions that wrote them.
 
         Args:
             block_id: The block.
@@ -57,10 +57,10 @@ class History:
         page = await self._store.versions(block_id, before, _PAGE)
         if not page or (revision and page[0].revision != revision):
             raise await self._missing(block_id, revision)
-        blame = Blame()
+        blame, blamed = Blame(), page[0].revision
         while page and not await asyncio.to_thread(blame.read, page):
             page = await self._store.versions(block_id, page[-1].revision, _PAGE)
-        return blame.origins()
+        return blamed, blame.origins()
 
     async def _missing(self, block_id: str, revision: int) -> Exception:
         if await self._store.block(block_id) is None:

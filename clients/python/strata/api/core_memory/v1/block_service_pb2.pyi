@@ -1439,19 +1439,29 @@ class BlameBlockRequest(_message.Message):
 
     BLOCK_ID_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     """The block."""
     revision: _builtins.int
     """The text at this revision; 0 means the newest."""
+    page_size: _builtins.int
+    """Lines to return: 0 means 10000, at most 10000. Fewer are returned if they would be larger than
+    about 2 MiB.
+    """
+    page_token: _builtins.str
+    """The next_page_token of the previous page."""
     def __init__(
         self,
         *,
         block_id: _builtins.str = ...,
         revision: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "page_size", b"page_size", "page_token", b"page_token", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1509,23 +1519,29 @@ Global___BlameLine: _TypeAlias = BlameLine  # noqa: Y015
 
 @_typing.final
 class BlameBlockResponse(_message.Message):
-    """Every line and its origin."""
+    """Lines and their origins."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LINES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page, of the same text even if the block is edited meanwhile; empty at the
+    end.
+    """
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlameLine]:
-        """The lines."""
+        """The lines, in order."""
 
     def __init__(
         self,
         *,
         lines: _abc.Iterable[Global___BlameLine] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

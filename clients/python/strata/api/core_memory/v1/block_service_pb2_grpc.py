@@ -210,7 +210,8 @@ class BlockServiceServicer:
 
     def BlameBlock(self, request, context):
         """Names the version that wrote each line of the newest text, or of the text
-        at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
+        at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

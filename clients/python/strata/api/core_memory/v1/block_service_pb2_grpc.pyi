@@ -69,7 +69,8 @@ class BlockServiceStub:
     """Returns a unified diff of two versions. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND)."""
     BlameBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.BlameBlockRequest, _block_service_pb2.BlameBlockResponse]
     """Names the version that wrote each line of the newest text, or of the text
-    at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
+    at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), INVALID_ARGUMENT
+    (INVALID_PAGE_TOKEN).
     """
     RevertBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RevertBlockRequest, _block_service_pb2.RevertBlockResponse]
     """Undoes edits by writing new versions, in all affected blocks or in none. Later edits of other
@@ -198,7 +199,8 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.BlameBlockRequest, _abc.Awaitable[_block_service_pb2.BlameBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.BlameBlockResponse]:
         """Names the version that wrote each line of the newest text, or of the text
-        at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
+        at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
         """
 
     def RevertBlock(

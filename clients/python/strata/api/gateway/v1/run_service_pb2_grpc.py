@@ -244,7 +244,7 @@ class RunServiceServicer:
 
     def GetMemoryStatus(self, request, context):
         """Returns how far memory agents have read the conversations of their agents, and the errors of
-        failed runs. Takes ids of agents or of memory agents.
+        failed runs. Takes ids of agents or of memory agents. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -88,7 +88,7 @@ class RunServiceStub:
     """
     GetMemoryStatus: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetMemoryStatusRequest, _run_service_pb2.GetMemoryStatusResponse]
     """Returns how far memory agents have read the conversations of their agents, and the errors of
-    failed runs. Takes ids of agents or of memory agents.
+    failed runs. Takes ids of agents or of memory agents. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     IngestFiles: _aio.UnaryUnaryMultiCallable[_run_service_pb2.IngestFilesRequest, _run_service_pb2.IngestFilesResponse]
     """Starts ingestion agents, each of which reads a file in the folders of an agent and writes a
@@ -243,7 +243,7 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.GetMemoryStatusRequest, _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]:
         """Returns how far memory agents have read the conversations of their agents, and the errors of
-        failed runs. Takes ids of agents or of memory agents.
+        failed runs. Takes ids of agents or of memory agents. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
     def IngestFiles(
