@@ -115,7 +115,8 @@ class TokenSigner:
         self._kid = _key_id(self._key.public_key())
         self._clock = clock or SystemClock()
         self._verifier = verifier
-        self._minted: OrderedDict[tuple[Claims, float], tuple[str, float]] = OrderedDict()
+        # Each with the times of its issue and expiry.
+        self._minted: OrderedDict[tuple[Claims, float], tuple[str, float, float]] = OrderedDict()
 
     def mint(
         self,
@@ -140,12 +141,15 @@ class TokenSigner:
         now = self._clock.now().timestamp()
         key = (claims, seconds)
         known = self._minted.get(key)
-        if known is not None and known[1] - now >= seconds:
-            self._minted.move_to_end(key)
-            return known[0]
+        if known is not None:
+            token, issued, expires = known
+            # After the clock was set back, tokens from before it are refused as of the future.
+            if issued <= now and expires - now >= seconds:
+                self._minted.move_to_end(key)
+                return token
         expires = now + seconds + min(seconds, _REUSE_S)
         token = self._sign(claims, now, expires)
-        self._minted[key] = (token, expires)
+        self._minted[key] = (token, now, expires)
         if len(self._minted) > _CACHE_SIZE:
             self._minted.popitem(last=False)
         return token

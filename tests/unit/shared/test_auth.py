@@ -83,6 +83,17 @@ def test_a_recent_token_is_reused_and_an_older_one_is_replaced() -> None:
     TokenVerifier(PUBLIC, clock=clock).verify(second)
 
 
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_new_tokens_are_valid_after_the_clock_was_set(step_s: float) -> None:
+    clock = ManualClock()
+    signer = TokenSigner(PRIVATE, clock=clock)
+    signer.mint("o", "p", "k", ("a",))
+    clock.step(step_s)
+    token = signer.mint("o", "p", "k", ("a",))
+    # A service that starts after the correction has no token in its cache.
+    assert TokenVerifier(PUBLIC, clock=clock).verify(token).principal == "k"
+
+
 @pytest.mark.parametrize("skew_s", [-60, -30, 30, 60])
 def test_clocks_that_differ_by_a_minute_do_not_matter(skew_s: float) -> None:
     signing, verifying = ManualClock(), ManualClock()
