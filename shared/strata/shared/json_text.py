@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from typing import Any
 
@@ -40,10 +41,31 @@ def parse_json(text: str | bytes, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
         JsonTooDeepError: The text is nested deeper.
         JsonTextError: The text is not JSON, or has a number that JSON or Python cannot express.
     """
+    return _parsed(text, _DECODER, max_depth)
+
+
+def parse_request_json(body: bytes) -> Any:
+    """Returns the value of the JSON body of a request, which can be sent on unchanged.
+
+    Raises:
+        JsonTextError: As by `parse_json`; or an object has a name twice, of which parsers choose
+            one or the other, or a text has an unpaired surrogate.
+    """
+    value = _parsed(body, _REQUEST_DECODER, MAX_JSON_DEPTH)
+    # Only an escape can make a surrogate of valid UTF-8.
+    if _SURROGATE_ESCAPE.search(body):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise JsonTextError("a text has an unpaired surrogate") from None
+    return value
+
+
+def _parsed(text: str | bytes, decoder: json.JSONDecoder, max_depth: int) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        value = _DECODER.decode(text)
+        value = decoder.decode(text)
     except RecursionError:
         raise JsonTooDeepError(max_depth) from None
     except ValueError as error:
@@ -94,24 +116,37 @@ def encodable_text(text: str) -> str:
 def _problem(error: ValueError) -> str:
     # Any other ValueError is about integers with too many digits. Its text names a Python
     # function, so it is replaced.
-    if isinstance(error, json.JSONDecodeError | UnicodeError | _NumberError):
+    if isinstance(error, json.JSONDecodeError | UnicodeError | _RefusedError):
         return str(error)
     return f"it holds a number of more than {sys.get_int_max_str_digits():,} digits"
 
 
-class _NumberError(ValueError):
-    """A number that JSON or Python cannot express."""
+class _RefusedError(ValueError):
+    """A number that JSON or Python cannot express, or a repeated name."""
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise _NumberError(f"the number {text[:40]} is too large")
+        raise _RefusedError(f"the number {text[:40]} is too large")
     return value
 
 
 def _no_constant(name: str) -> float:
-    raise _NumberError(f"{name} is not a JSON number")
+    raise _RefusedError(f"{name} is not a JSON number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in value if names.count(name) > 1)
+        raise _RefusedError(f"an object has the name {twice[:40]!r} more than once")
+    return value
 
 
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+_REQUEST_DECODER = json.JSONDecoder(
+    parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique
+)
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")

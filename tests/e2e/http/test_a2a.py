@@ -557,8 +557,16 @@ async def test_other_methods_of_the_protocol_are_refused_clearly(system: System)
             + b"1"
             + b"}" * 150
             + b"}}}",
-            -32602,
+            -32700,
         ),
+        # Numbers that parsers round to infinity, also where an enumeration is expected; and an
+        # object of which parsers choose one or the other value.
+        (b'{"jsonrpc": "2.0", "method": "GetTask", "params": {"id": "x", "n": 1e309}}', -32700),
+        (
+            b'{"jsonrpc": "2.0", "method": "SendMessage", "params": {"message": {"role": 1e309}}}',
+            -32700,
+        ),
+        (b'{"jsonrpc": "2.0", "method": "GetTask", "params": {"id": "x", "id": "y"}}', -32700),
     ],
 )
 async def test_bad_body_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GET_AGENT = "/strata.api.agent_loop.v1.AgentService/GetAgent"
 LIST_AGENTS = "/strata.api.agent_loop.v1.AgentService/ListAgents"
+CREATE_AGENT = "/strata.api.agent_loop.v1.AgentService/CreateAgent"
 SEND_MESSAGE = "/strata.api.gateway.v1.RunService/SendMessage"
 UPLOAD_PASSAGES = "/strata.api.archival.v1.PassageService/UploadPassages"
 METHODS = [
@@ -226,6 +228,8 @@ async def test_every_method_requires_a_key(system: System, method: Any, credenti
         ("application/json", b"null", 400),
         ("application/json", rb'{"\ud800": 7}', 400),
         ("application/json", rb'{"agentId": "\ud800"}', 400),
+        ("application/json", b'{"agentId": "a", "agentId": "a"}', 400),
+        ("application/json", b'{"agentId": 1e309}', 400),
         ("application/proto", b"\xff\xff\xff", 400),
         ("application/grpc", b"", 415),
         ("application/grpc+proto", b"", 415),
@@ -238,6 +242,17 @@ async def test_bad_body_is_refused(
 ) -> None:
     response = await http.post(GET_AGENT, content=body, headers={"content-type": content_type})
     assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize("body", [rb'{"model": "\ud800"}', b'{"type": 1e309}'])
+async def test_the_message_about_a_bad_body_has_no_internals(
+    http: httpx2.AsyncClient, body: bytes
+) -> None:
+    response = await http.post(
+        CREATE_AGENT, content=body, headers={"content-type": "application/json"}
+    )
+    assert response.status_code == 400
+    assert not re.search(r"Error|google|object|method", response.json()["message"])
 
 
 async def test_a_json_list_as_request_is_refused(http: httpx2.AsyncClient) -> None:

@@ -16,6 +16,7 @@ from strata.shared.json_text import (
     encodable,
     is_deeper,
     parse_json,
+    parse_request_json,
 )
 
 VALUES = st.recursive(
@@ -77,3 +78,42 @@ def test_the_error_for_a_number_with_too_many_digits_names_the_limit() -> None:
     with pytest.raises(JsonTextError) as raised:
         parse_json("9" * 5_000)
     assert str(raised.value) == "it holds a number of more than 4,300 digits"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(text.encode("utf-8", "surrogatepass") for text in HOSTILE_ARGUMENTS.values()),
+        *(b'{"a": 1e309}', b'{"a": -1E400}', b"[NaN]", b'{"a": 1, "a": 1}', b'[{"": 1, "": 2}]'),
+        *(b'"\\uD83D"', b'{"\\udead": 1}', b'"\xed\xa0\x80"', b'"\xff"', b"", b"\xef\xbb\xbf{}"),
+    ],
+)
+def test_a_request_parses_to_a_value_that_can_be_sent_unchanged_or_is_refused(body: bytes) -> None:
+    try:
+        value = parse_request_json(body)
+    except JsonTextError:
+        return
+    assert json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode()) == value
+    assert value == json.loads(body, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+@pytest.mark.parametrize(
+    "body", [rb'{"a": 1e309}', b"[-Infinity]", b'{"a": 1, "a": 1}', rb'"\ud83d"', b'"\xed\xa0\x80"']
+)
+def test_a_request_whose_value_would_be_changed_or_cannot_be_sent_is_refused(body: bytes) -> None:
+    with pytest.raises(JsonTextError):
+        parse_request_json(body)
+
+
+def test_a_request_may_have_escaped_surrogate_pairs_and_large_finite_numbers() -> None:
+    assert parse_request_json(rb'["\ud83d\ude00", 1e308, -0.0, 9007199254740993]') == [
+        "\U0001f600",
+        1e308,
+        -0.0,
+        9007199254740993,
+    ]

@@ -24,7 +24,7 @@ from strata.protocol.errors import Reason
 from strata.protocol.status import DOMAIN
 from strata.shared.fair_slots import ANY_NUMBER, FairSlots
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
-from strata.shared.json_text import encodable_text
+from strata.shared.json_text import JsonTextError, encodable_text, parse_request_json
 from strata.shared.settings import KIB
 
 LARGE_BYTES = 32 * KIB
@@ -113,12 +113,11 @@ class JsonMessages:
 
 def _parse(text: bytes, kind: type[Message]) -> bytes:
     message = kind()
-    if text and not text.lstrip().startswith(b"{"):
-        # The parser takes an empty list for an empty object.
-        raise _malformed(kind, "it is not a JSON object")
     try:
-        if text:
-            json_format.Parse(text, message)
+        value = parse_request_json(text) if text else {}
+        if not isinstance(value, dict):
+            raise JsonTextError("it is not a JSON object")
+        json_format.ParseDict(value, message)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise _malformed(kind, str(error)) from error
     return message.SerializeToString()

@@ -18,12 +18,12 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from pydantic_core import from_json
 from starlette.responses import JSONResponse, Response
 
 from strata.gateway.http.errors import code_of_status, http_status_of
 from strata.protocol.errors import Reason, StrataError
 from strata.protocol.status import code_of
+from strata.shared.json_text import JsonTextError, parse_request_json
 
 _VERSION = "2.0"
 _KINDS: dict[grpc.StatusCode, type[A2AError]] = {
@@ -83,10 +83,10 @@ def parse_rpc_request(body: bytes) -> RpcRequest:
         RpcFailureError: The body is not a request of JSON-RPC 2.0, or several of them.
     """
     try:
-        # Refuses numbers that are none, halves of surrogate pairs, and very deep nesting.
-        sent = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise RpcFailureError(JSONParseError("The body is not valid JSON.")) from error
+        sent = parse_request_json(body)
+    except JsonTextError as error:
+        problem = JSONParseError(f"The body is not valid JSON: {error}.")
+        raise RpcFailureError(problem) from error
     if not isinstance(sent, dict):
         raise RpcFailureError(
             InvalidRequestError("The body must be one JSON object; batches are not supported.")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
 
 from strata.gateway.http.openai_api.errors import ApiError
+from strata.shared.json_text import JsonTextError, parse_request_json
 
 # The names of the alternatives of a union, which mean nothing to the client. In the location of an
 # error they follow an index of a list, or one of the fields in `_UNIONS`.
@@ -49,11 +49,9 @@ def parse_body(
         ApiError: It is not valid, or has another value of such a parameter.
     """
     try:
-        # Refuses what the encoders of later steps cannot write: halves of surrogate pairs, numbers
-        # that are none, and very deep nesting.
-        values = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise ApiError("The body is not valid JSON.") from error
+        values = parse_request_json(body)
+    except JsonTextError as error:
+        raise ApiError(f"The body is not valid JSON: {error}.") from error
     if not isinstance(values, dict):
         raise ApiError("The body must be a JSON object.")
     for name, allowed in only.items():
