@@ -41,7 +41,7 @@ from strata.shared.convert.messages import labels_from_proto, labels_to_proto
 from strata.shared.convert.runs import STOP_REASONS
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.ids import check_id
-from strata.shared.json_text import JsonTextError, encodable_text, parse_json
+from strata.shared.json_text import JsonTextError, encodable_text, parse_json, parse_request_json
 from strata.shared.provenance import Provenance, taint_of
 from strata.shared.tool_catalogue import ToolEffect
 
@@ -65,7 +65,7 @@ def recording_from_json(data: bytes) -> Recording:
     if len(data) > MAX_RECORDING_BYTES:
         raise _unreadable(f"it is larger than {MAX_RECORDING_BYTES // 1024 // 1024} MiB")
     try:
-        value = parse_json(data)
+        value = parse_request_json(data)
     except JsonTextError as error:
         raise _unreadable(f"it is not JSON: {error}") from None
     if not isinstance(value, dict) or value.get("format") != FORMAT:

@@ -83,6 +83,7 @@ async def test_wrong_value_is_refused(
         (b"[]", "format"),
         (b"null", "format"),
         (b'{"format": NaN}', "not JSON"),
+        (rb'{"format": "strata-run-recording", "version": 1, "agent": "\ud800"}', "not JSON"),
     ],
 )
 def test_file_that_is_not_a_recording_is_refused(data: bytes, error: str) -> None:

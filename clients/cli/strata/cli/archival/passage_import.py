@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
+from strata.shared.json_text import parse_request_json
 
 _BATCH = 500
 _BATCH_BYTES = 2 << 20
@@ -94,7 +94,7 @@ class PassageFile:
 
     def _passage(self, number: int, line: str) -> pb.NewPassage:
         try:
-            return ParseDict(json.loads(line), pb.NewPassage())
+            return ParseDict(parse_request_json(line.encode()), pb.NewPassage())
         except (ParseError, ValueError, TypeError, AttributeError) as error:
             problem = str(error).splitlines()[0]
             raise UsageError(f"Line {number} of {self.path} is not a passage: {problem}") from error
