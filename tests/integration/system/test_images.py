@@ -17,7 +17,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.client.images import image, user_message
 from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
-from strata.protocol.images import MAX_IMAGE_BYTES, image_id
+from strata.protocol.images import MAX_IMAGE_BYTES, MAX_IMAGES, image_id
 from whole_system import System
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -158,6 +158,23 @@ async def test_image_counts_in_the_context_window(system: System) -> None:
     await send(system, agent, user_message("", [png(2000, 2000)]))
     used = (await system.agents.GetContextWindow(inspect)).used_tokens
     assert used - before > 500
+
+
+async def test_images_that_are_not_shown_do_not_count_in_the_context_window(
+    system: System,
+) -> None:
+    agent = await system.make_agent()
+    system.model.respond(lambda _: say("A dot."))
+    for turn in range(5):
+        shades = range(20 * turn, 20 * turn + 20)
+        await send(system, agent, user_message("", [png(600, 600, shade) for shade in shades]))
+    assert len(system.model.requests[-1].images) == MAX_IMAGES
+    window = await system.agents.GetContextWindow(
+        agent_pb.GetContextWindowRequest(agent_id=agent.id)
+    )
+    assert sum(part.tokens for part in window.parts if part.name == "messages") < 20_000
+    assert window.used_tokens < window.compaction_tokens
+    assert not window.compaction_due
 
 
 async def test_fork_shows_the_images_that_were_in_view(system: System) -> None:

@@ -82,7 +82,7 @@ def plan(
         forced: A manual compaction, which is made even if pinned messages fill the space.
     """
     units = units_of(messages[1:])
-    sizes = [view.size(unit.messages) for unit in units]
+    sizes = view.sizes(unit.messages for unit in units)
     summaries = {i for i, unit in enumerate(units) if unit.kind is UnitKind.SUMMARY}
     reserve = _reserve(space, settings)
     size = sum(size for i, size in enumerate(sizes) if i not in summaries)

@@ -89,7 +89,7 @@ def preview_of(
     """
     view, body = next_request.view, next_request.window.messages[1:]
     outcomes = _outcomes(body, planned)
-    sizes = [view.size([message]) for message in body]
+    sizes = view.sizes([message] for message in body)
     by_outcome: dict[PreviewOutcome, list[int]] = {outcome: [] for outcome in PreviewOutcome}
     for outcome, size in zip(outcomes, sizes, strict=True):
         by_outcome[outcome].append(size)

@@ -120,7 +120,7 @@ def _of_text(name: str, part: SystemPart, estimate: Callable[[int], int]) -> Win
 def _of_messages(
     name: str, messages: list[Message], view: View, estimate: Callable[[int], int]
 ) -> WindowPart:
-    chat = view.chats(messages)
+    [chat] = view.chats_of_request([messages])
     characters = sum(
         len(shown.text) + sum(len(call.arguments) for call in shown.tool_calls) for shown in chat
     )

@@ -124,9 +124,18 @@ class View:
         """Returns messages in the form that the model sees."""
         return [chat for message in messages for chat in message.derived(_chat, self)]
 
+    def chats_of_request(self, groups: Iterable[Iterable[Message]]) -> list[list[ChatMessage]]:
+        """Returns the messages of one request, by group: only the newest images are shown."""
+        return _newest_images([self.chats(messages) for messages in groups])
+
+    def sizes(self, groups: Iterable[Iterable[Message]]) -> list[int]:
+        """Returns the bytes of groups of messages in the form that they have in one request."""
+        return [messages_bytes(chats) for chats in self.chats_of_request(groups)]
+
     def size(self, messages: Iterable[Message]) -> int:
-        """Returns the bytes of messages in the form that the model sees."""
-        return messages_bytes(self.chats(messages))
+        """Returns the bytes of messages in the form that they have in one request."""
+        [size] = self.sizes([messages])
+        return size
 
     def _is_thought(self, part: ReasoningPart) -> bool:
         """Returns whether reasoning is shown as an argument of calls, to any model."""
@@ -296,7 +305,7 @@ def build_request(
     system = view.chat(messages[0])
     fixed = messages_bytes(system) + tools_bytes(offer.schemas)
     units = units_of(messages[1:])
-    chats = _newest_images([view.chats(unit.messages) for unit in units])
+    chats = view.chats_of_request(unit.messages for unit in units)
     sizes = [messages_bytes(chat) for chat in chats]
     gone = _too_much(units, sizes, max_bytes - fixed)
     shown = [chat for i, unit in enumerate(chats) if i not in gone for chat in unit]
@@ -341,7 +350,10 @@ def _newest_images(chats: list[list[ChatMessage]]) -> list[list[ChatMessage]]:
         return part
 
     return [
-        [replace(chat, content=tuple(map(limited, chat.content))) for chat in unit]
+        [
+            replace(chat, content=tuple(map(limited, chat.content))) if chat.images else chat
+            for chat in unit
+        ]
         for unit in chats
     ]
 

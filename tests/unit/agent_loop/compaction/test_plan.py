@@ -23,8 +23,9 @@ from strata.agent_loop.context.requests import Offer, View, build_request
 from strata.agent_loop.domain.agent.agents import CompactionSettings
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
-from strata.agent_loop.domain.model.chat import TextPart
+from strata.agent_loop.domain.model.chat import ImagePart, TextPart
 from strata.agent_loop.domain.tools import ToolSet
+from strata.protocol.images import MAX_IMAGES
 from strata.shared.messages import MessageRole
 
 VIEW = View(5000)
@@ -165,6 +166,21 @@ def test_sliding_window_frees_the_share_that_the_settings_name() -> None:
         assert isinstance(planned, Plan)
         left = VIEW.size(planned.kept) / space
         assert 1 - share - 0.06 <= left <= 1 - share
+
+
+def test_images_that_the_model_is_not_shown_take_no_space() -> None:
+    window = talk(100, 500)
+    for number, message in enumerate(window):
+        if message.role is MessageRole.USER:
+            image = ImagePart("image/png", f"id-{number}", 2000, 2000, 9)
+            window[number] = replace(message, parts=(*message.parts, image))
+    chats = build_request(window, Offer(ToolSet([])), VIEW, max_bytes=10**9)
+    assert sum(len(chat.images) for chat in chats.request.messages) == MAX_IMAGES
+    assert VIEW.size(window) == chats.size == sum(VIEW.sizes([message] for message in window))
+    space = VIEW.size(window[1:]) - 1
+    planned = plan(window, VIEW, space, CompactionSettings(sliding_window_percentage=0.2))
+    assert isinstance(planned, Plan)
+    assert VIEW.size(planned.kept) / space > 0.7
 
 
 def test_a_window_with_enough_space_is_unchanged() -> None:
