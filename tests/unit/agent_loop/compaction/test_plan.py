@@ -174,7 +174,7 @@ def test_images_that_the_model_is_not_shown_take_no_space() -> None:
         if message.role is MessageRole.USER:
             image = ImagePart("image/png", f"id-{number}", 2000, 2000, 9)
             window[number] = replace(message, parts=(*message.parts, image))
-    chats = build_request(window, Offer(ToolSet([])), VIEW, max_bytes=10**9)
+    chats = build_request(window, Offer(ToolSet(())), VIEW, max_bytes=10**9)
     assert sum(len(chat.images) for chat in chats.request.messages) == MAX_IMAGES
     assert VIEW.size(window) == chats.size == sum(VIEW.sizes([message] for message in window))
     space = VIEW.size(window[1:]) - 1
