@@ -47,7 +47,9 @@ async def listed_with_plan(
         runs = await gateways.second.list(PROJECT, which, before=None, limit=limit)
     (statement,) = statements
     statement = statement.replace("$1::strata.tenant", f"'{PROJECT}'")
-    statement = re.sub(r"conversation_id = \$\d+", "conversation_id = 'conversation-1'", statement)
+    for field in ("agent_id", "conversation_id"):
+        value = getattr(which, field)
+        statement = re.sub(rf"{field} = \$\d+", f"{field} = '{value}'", statement)
     statement = re.sub(r"LIMIT \$\d+(::\w+)?", f"LIMIT {limit}", statement)
     with use(RequestContext(Caller("", PROJECT, "test"))):
         return [run.id for run in runs], await plan_of(gateways.database, statement)
@@ -79,6 +81,38 @@ async def test_failed_and_cancelled_runs_are_found_by_their_own_index(
     assert "runs_pkey" not in plan
     last, _ = await listed_with_plan(gateways, which, limit=1)
     assert last == expected[:1]
+
+
+_FAILED_OF_MANY = text("""
+UPDATE gateway.runs
+   SET state = CASE WHEN id = 'run-1999' THEN 'CANCELLED' WHEN id ~ '[39]$' THEN 'FAILED'
+                    ELSE state END,
+       agent_id = CASE WHEN id ~ '[4-9]$' THEN 'agent-other' ELSE agent_id END,
+       conversation_id = CASE WHEN id ~ '[4-9]$' THEN 'conversation-other' ELSE conversation_id END
+ WHERE project_id = :project_id AND state = 'COMPLETED'
+""")
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+@pytest.mark.parametrize("narrowed_by", ["agent", "conversation"])
+async def test_failed_runs_of_one_agent_are_found_without_its_other_runs(
+    gateways: Gateways, state: RunState, narrowed_by: str
+) -> None:
+    """One of three runs of the project, of many agents, failed."""
+    await gateways.first.accept(new_run())
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        await connection.execute(_ENDED, {"project_id": PROJECT})
+        await connection.execute(_FAILED_OF_MANY, {"project_id": PROJECT})
+    field = f"{narrowed_by}_id"
+    which = RunFilter(states=frozenset({state}), **{field: f"{narrowed_by}-other"})
+    listed, plan = await listed_with_plan(gateways, which)
+    expected = [f"run-{number}" for number in range(9, 3001, 10)]
+    chosen = ["run-1999"] if state is RunState.CANCELLED else sorted(expected, reverse=True)
+    assert (
+        listed == [run for run in chosen if state is RunState.CANCELLED or run != "run-1999"][:50]
+    )
+    condition = rf"Index Cond: \(.*{field} = .*state = .*\)"
+    assert re.search(rf"runs_not_completed_of_{narrowed_by} on runs.*\n\s+{condition}", plan), plan
 
 
 @pytest.mark.parametrize(
