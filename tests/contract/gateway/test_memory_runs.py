@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
+
+from sqlalchemy import text
 
 from contract.gateway.stores import Gateways
 from gateway_records import PROJECT, WELL, events, fence_of, new_run
+from plans import generic_plan_of
+from sql_queries import execute
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.gateway.runs.domain.memory_agents import (
     DOCUMENT_KEY,
@@ -23,6 +28,7 @@ from strata.gateway.runs.domain.runs import Dispatch, RunEnding, RunFailure, Run
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.memory_agents import note_turn
 from strata.gateway.runs.store.runs import PostgresRunStore
+from strata.shared.context import Caller, RequestContext, use
 from strata.shared.ids import default_conversation_id
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
@@ -483,3 +489,26 @@ async def test_messages_that_left_the_window_earlier_are_not_archived(
 ) -> None:
     await voice_turn(gateways, 50, after=40)
     assert range_of(await claimed(gateways.second)) == (40, 50)
+
+
+_MANY_MARKS = text("""
+INSERT INTO gateway.memory_agents (
+    project_id, agent_id, conversation_id, memory_agent_id, frequency)
+SELECT :project_id, 'agent-' || number % 1000, 'conversation-' || number,
+       'agent-memory-' || number % 1000, 1
+  FROM generate_series(1, 5000) number
+""")
+
+
+async def test_marks_of_an_agent_are_found_without_those_of_others(gateways: Gateways) -> None:
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        await connection.execute(_MANY_MARKS, {"project_id": PROJECT})
+    await execute(gateways.urls.admin_url, "ANALYZE gateway.memory_agents")
+    with gateways.database.statistics.record() as statements:
+        marks = await gateways.first.memory_marks(PROJECT, ["agent-memory-7"], limit=9)
+    assert {mark.agent_id for mark in marks} == {"agent-7"}
+    (statement,) = statements
+    with use(RequestContext(Caller("", PROJECT, "test"))):
+        plan = await generic_plan_of(gateways.database, statement)
+    assert re.search(r"memory_agents_pkey\b.*\n\s+Index Cond: .*agent_id = wanted", plan), plan
+    assert re.search(r"by_memory_agent\b.*\n\s+Index Cond: .*agent_id = wanted", plan), plan

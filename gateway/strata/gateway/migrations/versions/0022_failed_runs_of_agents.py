@@ -20,7 +20,9 @@ _INDEXES = {
         "gateway.runs (project_id, conversation_id, state, id)"
         " WHERE state IN ('FAILED', 'CANCELLED')"
     ),
-    "memory_agents_by_memory_agent": "gateway.memory_agents (project_id, memory_agent_id)",
+    "memory_agents_by_memory_agent": (
+        "gateway.memory_agents (project_id, memory_agent_id, agent_id, conversation_id)"
+    ),
 }
 
 

@@ -106,19 +106,34 @@ SELECT {_MARK}, run.state, run.run_at
   LEFT JOIN gateway.runs run ON run.project_id = mark.project_id AND run.id = mark.run_id
  WHERE mark.project_id = :project_id
 """
-# A page is cut before the join, which then reads the runs of the page alone.
-MARKS_OF_AGENTS = text(f"""
-SELECT {_MARK}, run.state, run.run_at
-  FROM (
-    SELECT * FROM gateway.memory_agents
-     WHERE project_id = :project_id
-       AND (agent_id = ANY(CAST(:agent_ids AS text[]))
-            OR memory_agent_id = ANY(CAST(:agent_ids AS text[])))
+_PAGE_OF_AGENT = """
+SELECT page.agent_id, page.conversation_id
+  FROM wanted CROSS JOIN LATERAL (
+    SELECT agent_id, conversation_id FROM gateway.memory_agents
+     WHERE project_id = :project_id AND {which} = wanted.id
        AND (agent_id, conversation_id)
            > (CAST(:after_agent_id AS text), CAST(:after_conversation_id AS text))
+     ORDER BY {which}, agent_id, conversation_id
+     LIMIT :limit
+  ) page
+"""
+# Each agent is looked up in an index: with a condition on a list of agents, PostgreSQL would read
+# the marks of the whole project in their order.
+MARKS_OF_AGENTS = text(f"""
+WITH wanted AS (
+    SELECT DISTINCT id FROM unnest(CAST(:agent_ids AS text[])) AS ids (id)
+), page AS (
+    {_PAGE_OF_AGENT.format(which="agent_id")}
+    UNION
+    {_PAGE_OF_AGENT.format(which="memory_agent_id")}
      ORDER BY agent_id, conversation_id
      LIMIT :limit
-  ) mark
+)
+SELECT {_MARK}, run.state, run.run_at
+  FROM page
+  JOIN gateway.memory_agents mark
+    ON mark.project_id = :project_id AND mark.agent_id = page.agent_id
+       AND mark.conversation_id = page.conversation_id
   LEFT JOIN gateway.runs run ON run.project_id = mark.project_id AND run.id = mark.run_id
  ORDER BY mark.agent_id, mark.conversation_id
 """)
