@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from integration.gateway.members import (
 )
 from integration.gateway.scripted_runs import finished, plays
 from integration.gateway.scripted_services import Gateway, ScriptedServices, message
+from metering import Cost, SqlMeter, store_events_at_the_end
+from nested_transactions import port_and_name
 from polling import eventually
 from run_events import collect
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -62,6 +65,30 @@ async def test_members_reply_in_turn_and_read_the_messages_of_the_others(
     assert list(asked[0].senders) == ["", group.members[0].agent_id]
     assert asked[0].group_id == group.id
     assert list(asked[0].messages[1].taint) == [message_pb2.PROVENANCE_MCP]
+
+
+async def test_later_turns_of_a_group_cost_as_much_as_earlier_ones(
+    services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_events_at_the_end(monkeypatch)
+    meter = SqlMeter([port_and_name(services.urls.service_url)])
+    counts = []
+    with meter.on():
+        gateway, members = await services.gateway(), Members(services)
+        names = [f"Member {number}" for number in range(6)]
+        for turns in (6, 18, 30):
+            cost = Cost()
+            meter.into(cost)
+            check_log(await collect(send(gateway, members.group(*names, max_turns=turns))), turns)
+            meter.into(None)
+            statements = Counter(sql for _, sql in cost.lasting)
+            # Events of the group are stored many at a time; a member's run that has ended already
+            # is read from the database. Both depend on how fast the machine is.
+            by_pace = [sql for sql in statements if "fence" in sql or "event.payload" in sql]
+            assert sum(map(statements.pop, by_pace)) <= 2 * turns
+            counts.append(statements)
+    first, second, third = counts
+    assert third - second == second - first, (second - first, third - second)
 
 
 async def test_a_group_run_is_stored_listed_and_repeated_like_other_runs(
