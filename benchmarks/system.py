@@ -103,10 +103,14 @@ class System:
             )
         return (("authorization", f"Bearer {key.secret}"),)
 
-    async def until_calm(self) -> None:
-        """Waits until its work in the background has ended."""
+    async def until_calm(self, *, patience_s: int = 60) -> bool:
+        """Waits until its work in the background has ended; returns whether it has.
+
+        Args:
+            patience_s: Seconds after which it returns in any case.
+        """
         assert self._child is not None
-        await until_calm(self._child.pid)
+        return await until_calm(self._child.pid, patience_s=patience_s)
 
     def usage(self) -> Usage:
         """Returns the memory and processor time of its processes."""

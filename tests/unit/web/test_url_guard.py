@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -498,3 +499,14 @@ def test_network_settings_are_parsed() -> None:
         "10.0.0.1/32",
         "fd12::/48",
     ]
+
+
+async def test_all_ports_take_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        guard = Guard(Names(), ports=range(1, 65_536))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 100_000
+    assert await guard.resolve(parse_url("https://example.com:8443/"))

@@ -196,7 +196,8 @@ class Guard:
         resolver: Returns the addresses of a name.
         private_networks: Private networks that may be reached, such as ``10.1.0.0/16`` for a
             company's wiki. If there are any, internal names are resolved too and must lead there.
-        ports: Ports that may be connected to.
+        ports: Ports that may be connected to; not copied, because a range of all of them is small
+            and a set of them takes 4 MB.
 
     Raises:
         ValueError: A text is not a network, or the network may never be allowed.
@@ -211,7 +212,7 @@ class Guard:
     ) -> None:
         self._resolver = resolver
         self._allowed = read_networks(private_networks)
-        self._ports = frozenset(ports)
+        self._ports = ports
 
     async def resolve(self, target: UrlTarget) -> list[Address]:
         """Returns the checked addresses of a target; connect to these without resolving again.

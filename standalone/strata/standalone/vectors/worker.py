@@ -25,7 +25,7 @@ _QUIET_S = 0.5
 _UNFLUSHED_S = 30.0
 _UNFLUSHED_OPERATIONS = 1000
 # Memory is released when there have been no searches and no changes for this long.
-_IDLE_S = 30.0
+_IDLE_S = 10.0
 _Result = TypeVar("_Result")
 _log = get_logger(__name__)
 
