@@ -22,6 +22,7 @@ from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.settings import MIB
+from strata.shared.space_shares import share_of_each
 from strata.shared.tool_returns import packed
 
 MIN_RETURN_CHARS = 5000
@@ -197,16 +198,7 @@ def return_limit(context_window: int) -> int:
 
 def bounded_returns(returns: Sequence[ToolReturn]) -> tuple[ToolReturn, ...]:
     """Returns the returns of a step; long ones are truncated if not all fit into one message."""
-    share, sizes = MAX_STEP_RETURN_BYTES, sorted(_size(part.content) for part in returns)
-    if sum(sizes) <= MAX_STEP_RETURN_BYTES:
-        return tuple(returns)
-    # Space that short returns leave unused goes to the long ones.
-    left = MAX_STEP_RETURN_BYTES
-    for position, size in enumerate(sizes):
-        share = left // (len(sizes) - position)
-        if size > share:
-            break
-        left -= size
+    share = share_of_each([_size(part.content) for part in returns], MAX_STEP_RETURN_BYTES)
     return tuple(
         part if (size := _size(part.content)) <= share else _cut_to(part, share, size)
         for part in returns

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,9 @@ from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.ids import check_id
 from strata.shared.member_labels import labels_of, position_of, speaker_name
 from strata.shared.replies import words_of
+from strata.shared.space_shares import share_of_each
 from strata.shared.tool_catalogue import ASK_MEMBERS, HAND_OVER
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.shared.tool_schemas import parameters, text
 from strata.tool_execution.builtin.schemas import builtin
 from strata.tool_execution.clients.peers import LostAnswerError, backoff
@@ -333,7 +336,8 @@ class AgentTools:
         labels = {
             label for answer in answers if isinstance(answer, _Answer) for label in answer.taint
         }
-        return Output(results, taint=tuple(sorted(labels)))
+        shown = shortened_replies(results, FUNCTION_RETURN_CHAR_LIMIT)
+        return Output(shown, taint=tuple(sorted(labels)))
 
     async def _ask(
         self, call: ToolCall, agent_id: str, message: common.MessageInput, group_id: str = ""
@@ -415,10 +419,17 @@ class AgentTools:
         queries = [[*match_all, tag] for tag in match_some] or [list(match_all)]
         names: dict[str, str] = {}
         for tags in queries:
-            page = await self._agents.ListAgents(
-                agent_pb.ListAgentsRequest(tags=sorted(set(tags)), page_size=MAX_RECIPIENTS + 2)
+            request = agent_pb.ListAgentsRequest(
+                tags=sorted(set(tags)), page_size=MAX_RECIPIENTS + 2, names_only=True
             )
-            names |= {agent.id: agent.name for agent in page.agents}
+            # Long descriptions make pages shorter than requested. One more than the recipients is
+            # the caller itself.
+            while len(names) <= MAX_RECIPIENTS + 1:
+                page = await self._agents.ListAgents(request)
+                names |= {agent.id: agent.name for agent in page.agents}
+                request.page_token = page.next_page_token
+                if not request.page_token:
+                    break
         return names
 
     async def _message(
@@ -450,6 +461,37 @@ def _handed_over(agent: str, group: CallingGroup) -> Output:
         names = ", ".join(f'"{label}"' for label in labels)
         raise ToolError(f"agent must be one of: {names}. The conversation stays with you.")
     return Output(f'The conversation is handed over to "{labels[position]}".')
+
+
+def shortened_replies(results: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+    """Returns results whose longest replies are truncated so that all results fit into a return.
+
+    Otherwise the return would be truncated as a text, without the agents at its end.
+
+    Args:
+        results: The results, in order; those with an answer have a ``reply``.
+        limit: Maximum characters of the results as JSON.
+    """
+    empty = [{**result, "reply": ""} if "reply" in result else result for result in results]
+    space = limit - len(_json(empty))
+    sizes = [len(_json(result["reply"])) - 2 for result in results if "reply" in result]
+    share = share_of_each(sizes, space)
+    return [
+        {**result, "reply": _cut_reply(result["reply"], share)} if "reply" in result else result
+        for result in results
+    ]
+
+
+def _cut_reply(reply: str, most: int) -> str:
+    kept, shown = len(reply), reply
+    while kept and (size := len(_json(shown)) - 2) > most:
+        kept = max(0, kept - max(size - most, kept // 8))
+        shown = f"{reply[:kept]}... [truncated {len(reply) - kept} chars]"
+    return shown
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _unanswered(agent_id: str, name: str, error: StrataError) -> dict[str, Any]:
