@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from plans import plan_of
+import re
+from dataclasses import replace
+
+from plans import generic_plan_of, plan_of
 from recall_conversations import START
-from strata.recall.domain.messages import Message
+from strata.recall.domain.messages import Message, MessageFilter
 from strata.recall.domain.search import SearchQuery
 from strata.recall.store import PostgresMessageStore, PostgresSearchStore, PostgresWindowStore
 from strata.shared.db import Database
@@ -72,6 +75,20 @@ async def test_neighbours_are_read_by_position_in_a_table_that_has_just_grown(
         plan = await plan_of(database, statement, elements=elements)
         assert "messages_pkey" in plan, plan
         assert "Seq Scan" not in plan
+
+
+async def test_summaries_are_listed_without_the_other_messages(database: Database) -> None:
+    agent, conversation = new_id("agent"), new_id("conversation")
+    messages = [message_on_day(number) for number in range(4_000)]
+    parts = ({"type": "summary", "text": "So far.", "covered_count": 1},)
+    messages[1_000] = replace(messages[1_000], role=MessageRole.SUMMARY, parts=parts)
+    await PostgresWindowStore(database).open(conversation, agent, messages, "english")
+    wanted = MessageFilter(conversation_id=conversation, roles=(MessageRole.SUMMARY,))
+    with database.statistics.record() as texts:
+        page = await PostgresMessageStore(database).page(wanted, 50, None)
+    assert [message.id for message in page.messages] == [messages[1_000].id]
+    plan = await generic_plan_of(database, texts[-1])
+    assert re.search(r"messages_summaries on messages m\b", plan), plan
 
 
 async def test_names_are_read_from_their_index_in_a_table_that_has_just_grown(

@@ -20,6 +20,7 @@ from strata.recall.store.rows import COLUMNS, to_message
 from strata.shared.context import current_project
 from strata.shared.db import PAGE_BYTES, Database, rows_that_fit
 from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.messages import MessageRole
 
 _GET = text(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
 _POSITION = text(POSITION)
@@ -182,7 +183,10 @@ def _of_agent(wanted: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[s
 def _conditions(wanted: MessageFilter) -> tuple[list[str], dict[str, Any]]:
     conditions: list[str] = []
     values: dict[str, Any] = {}
-    if wanted.roles:
+    if set(wanted.roles) == {MessageRole.SUMMARY}:
+        # A constant, because summaries have an index of their own: they are few in a long log.
+        conditions.append("m.role = 'summary'")
+    elif wanted.roles:
         conditions.append("m.role = ANY(CAST(:roles AS text[]))")
         values["roles"] = [role.value for role in wanted.roles]
     if wanted.run_id:
