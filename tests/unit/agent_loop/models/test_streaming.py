@@ -146,7 +146,7 @@ class FastModel(StreamedModel[str]):
 
     def __init__(self, count: int) -> None:
         settings = ModelSettings("test/fast", "openai", "fast", "http://127.0.0.1", "key")
-        super().__init__(settings, RetryPolicy(), Redactor({}))
+        super().__init__(settings, RetryPolicy(first_delay=0.0), Redactor({}))
         self.count = count
 
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> EventStream:
