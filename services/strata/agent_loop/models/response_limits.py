@@ -12,6 +12,7 @@ from typing import Self
 
 import httpx2
 
+from strata.agent_loop.models.aiohttp_transport import AiohttpTransport
 from strata.shared.settings import MIB
 from strata.shared.web.system_certificates import system_ssl_context
 
@@ -34,7 +35,11 @@ def bounded_client(make: Callable[..., httpx2.AsyncClient]) -> httpx2.AsyncClien
     Args:
         make: The class of clients with the defaults of an SDK.
     """
-    return make(event_hooks={"response": [_bound]}, verify=system_ssl_context())
+    context = system_ssl_context()
+    client = make(event_hooks={"response": [_bound]}, verify=context)
+    # In place of the one for requests without a proxy; the SDK replaces the same for its own one.
+    client._transport = AiohttpTransport(context)  # noqa: SLF001
+    return client
 
 
 async def _bound(response: httpx2.Response) -> None:
