@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from embedder_doubles import EmbedderDouble
+from polling import eventually
 from strata.shared.db import Database
+from strata.shared.search.embedding import Kind
 from strata.tool_execution.registry import search as tool_search
 from strata.tool_execution.registry.search import ToolSearch
 from strata.tool_execution.store import PostgresToolStore
@@ -36,6 +42,61 @@ async def test_a_search_without_time_for_all_vectors_stores_some_and_the_next_co
     # A replica finds the vectors that another one has stored.
     assert len(await ToolSearch(store, {}, load).search("compass", 100)) == 40
     assert len(model.texts_of("document")) == 40
+
+
+class _GatedEmbedder(EmbedderDouble):
+    """Embeds documents once the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
+        vectors = await super().embed(texts, kind)
+        if kind == "document":
+            await self.gate.wait()
+        return vectors
+
+
+async def test_concurrent_first_searches_embed_each_tool_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, model = PostgresToolStore(database), _GatedEmbedder()
+    for number in range(12):
+        await store.upsert(custom(f"tool_{number}"), NOTHING)
+
+    async def load() -> EmbedderDouble:
+        return model
+
+    waiting = 0
+    embedded = ToolSearch._new_vectors
+
+    async def count(*arguments: Any) -> dict[str, bytes]:
+        nonlocal waiting
+        waiting += 1
+        return await embedded(*arguments)
+
+    monkeypatch.setattr(ToolSearch, "_new_vectors", count)
+    search = ToolSearch(store, {}, load)
+    cancelled = asyncio.create_task(search.search("compass", 100))
+    await eventually(lambda: waiting == 1)
+    others = [asyncio.create_task(search.search("compass", 100)) for _ in range(5)]
+    await eventually(lambda: waiting == 6)
+    cancelled.cancel()
+    model.gate.set()
+    assert [len(matches) for matches in await asyncio.gather(*others)] == [12] * 5
+    assert len(model.texts_of("document")) == 12
+
+
+async def test_words_of_other_scripts_are_compared(database: Database) -> None:
+    store = PostgresToolStore(database)
+    await store.upsert(
+        replace(custom("weather"), description="Показывает погоду, für Zürich."), NOTHING
+    )
+    search = ToolSearch(store, {})
+    for query in ("погоду", "ZÜRICH"):
+        assert [match.tool.name for match in await search.search(query, 1)] == ["weather"]
+    assert not await search.search("город", 1)
 
 
 async def test_tools_are_compared_beside_the_event_loop(

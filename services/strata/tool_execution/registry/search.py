@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.protocol.errors import StrataError
@@ -18,7 +18,7 @@ from strata.tool_execution.domain.tools import Tool
 
 # Projects have a few hundred tools. Tools beyond this limit are not searched, only listed.
 MOST_TOOLS = 2_000
-_WORD = re.compile(r"[a-z0-9]+")
+_WORD = re.compile(r"[^\W_]+")
 _NAME_WEIGHT = 2.0
 _TAG_WEIGHT = 1.5
 # Vectors are kept after each of these batches. A search makes a batch at least, and stops at the
@@ -63,6 +63,8 @@ class ToolSearch:
         self._embedder: Embedder | None = None
         self._opening = asyncio.Lock()
         self._own_vectors: dict[str, bytes] = {}
+        # The embeddings that run now, by the hash of their text.
+        self._running: dict[str, asyncio.Task[Mapping[str, bytes]]] = {}
 
     async def search(self, query: str, limit: int) -> Sequence[ToolMatch]:
         """Returns the best matches, best first; tools that do not match are left out.
@@ -129,13 +131,39 @@ class ToolSearch:
         self, embedder: Embedder, tools: Sequence[tuple[Tool, str]]
     ) -> dict[str, bytes]:
         """Computes and keeps the vectors of tools, given with the hashes of their texts."""
-        made = await embedder.embed([_text(tool) for tool, _ in tools], "document")
-        new = list(zip(tools, map(_packed, made), strict=True))
-        self._own_vectors.update((key, v) for (tool, key), v in new if tool.own is None)
-        keep = [StoredVector(tool.id, key, v) for (tool, key), v in new if tool.own is not None]
+        made = await self._embedded(embedder, {key: _text(tool) for tool, key in tools})
+        self._own_vectors.update((key, made[key]) for tool, key in tools if tool.own is None)
+        keep = [
+            StoredVector(tool.id, key, made[key]) for tool, key in tools if tool.own is not None
+        ]
         if keep:
             await self._store.keep_vectors(keep)
-        return {tool.id: vector for (tool, _), vector in new}
+        return {tool.id: made[key] for tool, key in tools}
+
+    async def _embedded(self, embedder: Embedder, texts: Mapping[str, str]) -> Mapping[str, bytes]:
+        """Returns the vectors of texts by hash; concurrent searches share those of equal texts."""
+        new = {key: text for key, text in texts.items() if key not in self._running}
+        if new:
+            task = asyncio.create_task(_embed(embedder, new))
+            self._running.update(dict.fromkeys(new, task))
+            task.add_done_callback(lambda _: self._ended(new))
+        vectors: dict[str, bytes] = {}
+        for task in {self._running[key] for key in texts}:
+            # A search that is cancelled does not cancel what another one waits for.
+            vectors.update(await asyncio.shield(task))
+        return vectors
+
+    def _ended(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            task = self._running.pop(key)
+            if not task.cancelled():
+                # If no search waits any longer, asyncio would log that no code has read it.
+                task.exception()
+
+
+async def _embed(embedder: Embedder, texts: Mapping[str, str]) -> Mapping[str, bytes]:
+    made = await embedder.embed(list(texts.values()), "document")
+    return dict(zip(texts, map(_packed, made), strict=True))
 
 
 # Highest cosine similarity of unrelated texts with the local model.
