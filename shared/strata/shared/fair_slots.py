@@ -302,7 +302,7 @@ class Slot:
 
     def acquire_now(self) -> bool:
         """Takes the slot if it is held already or free; returns whether it is held."""
-        if not self._held and self._slots.acquire_now(self._project):
+        if self._held or self._slots.acquire_now(self._project):
             self._hold()
         return self._held
 
@@ -316,13 +316,16 @@ class Slot:
         """Takes the slot even if none is free, for work that cannot be delayed."""
         if not self._held:
             self._slots.take(self._project)
-            self._hold()
+        self._hold()
+
+    def release_after(self, seconds: float) -> None:
+        """Gives the slot back after some time, unless it is taken again before."""
+        if self._held:
+            self._release_after(seconds)
 
     def release(self) -> None:
         """Gives the slot back if it is held."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         if self._held:
             self._held = False
             self._slots.release(self._project)
@@ -330,8 +333,18 @@ class Slot:
     def _hold(self) -> None:
         self._held = True
         if self._slots.hold_s is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._slots.hold_s, self.release)
+            self._release_after(self._slots.hold_s)
+        else:
+            self._stop_timer()
+
+    def _release_after(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     async def __aenter__(self) -> None:
         # As `acquire`, without one more coroutine for every call.

@@ -12,6 +12,7 @@ import pytest
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.gateway.runs.dispatch import run_work
 from strata.gateway.runs.dispatch.attempts import DispatchTerms
 from strata.gateway.runs.dispatch.dispatcher import Dispatcher
 from strata.gateway.runs.dispatch.run_work import RunWork, slots_of_working_runs
@@ -209,7 +210,10 @@ def tool_finished(call_id: str) -> Response:
     return Response(event=run_event_pb2.RunEvent(tool_finished=finished))
 
 
-async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools() -> None:
+async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_work, "_SHORT_WAIT_S", 0.0)
     slots = slots_of_working_runs()
     work = RunWork(slots, "project")
     await work.begin()
@@ -225,13 +229,34 @@ async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools() -
         REPLY,
     ):
         work.note(response)
+        await asyncio.sleep(0.001)
         held.append(slots.held("project"))
     work.pause()
     assert held == [1, 0, 1, 0, 0, 0, 1, 0, 1]
     assert slots.held("project") == 0
 
 
-async def test_a_reply_is_processed_even_if_no_slot_is_free() -> None:
+@pytest.mark.parametrize("wait", [REQUEST, tool_started("a")])
+async def test_no_other_run_begins_while_a_model_or_tool_answers_at_once(wait: Response) -> None:
+    slots = slots_of_working_runs()
+    first, second = RunWork(slots, "noisy"), RunWork(slots, "noisy")
+    slots.take("quiet")
+    await first.begin()
+    first.note(wait)
+    assert not second.begin_now()
+    first.note(REPLY if wait is REQUEST else tool_finished("a"))
+    await asyncio.sleep(2 * run_work._SHORT_WAIT_S)
+    assert slots.held("noisy") == 1, "it works again"
+    first.note(wait)
+    await second.begin()
+    assert slots.held("noisy") == 1, "the first one waits for long"
+    second.pause()
+
+
+async def test_a_reply_is_processed_even_if_no_slot_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_work, "_SHORT_WAIT_S", 0.0)
     slots = slots_of_working_runs()
     first, second = RunWork(slots, "noisy"), RunWork(slots, "noisy")
     await first.begin()
@@ -241,6 +266,7 @@ async def test_a_reply_is_processed_even_if_no_slot_is_free() -> None:
     first.note(REPLY)
     assert slots.held("noisy") == 2
     second.note(REQUEST)
+    await asyncio.sleep(0.001)
     third = RunWork(slots, "noisy")
     assert not third.begin_now()
     slots.release("quiet")

@@ -21,6 +21,10 @@ _ALONE = 24
 _BESIDE_OTHERS = 1
 # Work that takes longer waits for something else, such as an unavailable service.
 _HOLD_S = 0.25
+# How long a run that waits keeps its slot: a model or a tool that answers within this time uses the
+# same processors, and the run continues. Without it, another run would begin during the wait, and
+# the rest of the turn of a quiet project would work beside it.
+_SHORT_WAIT_S = 0.03
 
 
 def slots_of_working_runs(use: ProjectUse | None = None) -> FairSlots:
@@ -40,9 +44,10 @@ def slots_of_working_runs(use: ProjectUse | None = None) -> FairSlots:
 class RunWork:
     """The slot of one run, held while it works.
 
-    A run waits for its slot before each dispatch. It gives the slot back when it starts to wait for
-    a model or for tools. When it continues, it takes the slot even if none is free, because the
-    agent loop does not wait for this gateway; other runs of the project begin later instead.
+    A run waits for its slot before each dispatch. It gives the slot back when it has waited for a
+    model or for tools for a moment. When it continues, it takes the slot even if none is free,
+    because the agent loop does not wait for this gateway; other runs of the project begin later
+    instead.
 
     Args:
         slots: Slots of the gateway; None for a run that needs none.
@@ -66,21 +71,26 @@ class RunWork:
     def note(self, response: turn_pb.ExecuteRunResponse) -> None:
         """Notes from a response of the agent loop whether the run works or waits."""
         if response.HasField("request"):
-            self.pause()
+            self._wait()
         elif response.HasField("reply"):
             self._resume()
         elif response.event.HasField("tool_started"):
+            if not self._tools:
+                self._wait()
             self._tools.add(response.event.tool_started.tool_call_id)
-            self.pause()
         elif response.event.HasField("tool_finished") and self._tools:
             self._tools.discard(response.event.tool_finished.tool_return.tool_call_id)
             if not self._tools:
                 self._resume()
 
     def pause(self) -> None:
-        """Gives the slot back: the run waits, or has ended."""
+        """Gives the slot back: the run waits for long, or has ended."""
         if self._slot is not None:
             self._slot.release()
+
+    def _wait(self) -> None:
+        if self._slot is not None:
+            self._slot.release_after(_SHORT_WAIT_S)
 
     def _resume(self) -> None:
         if self._slot is not None:
