@@ -146,6 +146,13 @@ class FairSlots:
         """Returns how many waiters a project has."""
         return len(self._waiting.get(project_id, ()))
 
+    def is_shared(self, project_id: str) -> bool:
+        """Returns whether another project wanted slots in the last ten seconds.
+
+        Only slots with `most_beside_others` know.
+        """
+        return self._recent.has_others(project_id)
+
     @property
     def has_waiters(self) -> bool:
         """Whether any project waits for a slot."""
@@ -319,9 +326,14 @@ class Slot:
         self._hold()
 
     def release_after(self, seconds: float) -> None:
-        """Gives the slot back after some time, unless it is taken again before."""
-        if self._held:
+        """Gives the slot back after some time, unless it is taken again before.
+
+        It gives it back at once if no other project has wanted slots in the last ten seconds.
+        """
+        if self._held and self._slots.is_shared(self._project):
             self._release_after(seconds)
+        else:
+            self.release()
 
     def release(self) -> None:
         """Gives the slot back if it is held."""

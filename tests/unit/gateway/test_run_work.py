@@ -210,10 +210,7 @@ def tool_finished(call_id: str) -> Response:
     return Response(event=run_event_pb2.RunEvent(tool_finished=finished))
 
 
-async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run_work, "_SHORT_WAIT_S", 0.0)
+async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools() -> None:
     slots = slots_of_working_runs()
     work = RunWork(slots, "project")
     await work.begin()
@@ -229,7 +226,6 @@ async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools(
         REPLY,
     ):
         work.note(response)
-        await asyncio.sleep(0.001)
         held.append(slots.held("project"))
     work.pause()
     assert held == [1, 0, 1, 0, 0, 0, 1, 0, 1]
@@ -237,7 +233,9 @@ async def test_a_run_holds_a_slot_except_while_it_waits_for_a_model_or_tools(
 
 
 @pytest.mark.parametrize("wait", [REQUEST, tool_started("a")])
-async def test_no_other_run_begins_while_a_model_or_tool_answers_at_once(wait: Response) -> None:
+async def test_beside_others_no_run_begins_while_a_model_or_tool_answers_at_once(
+    wait: Response,
+) -> None:
     slots = slots_of_working_runs()
     first, second = RunWork(slots, "noisy"), RunWork(slots, "noisy")
     slots.take("quiet")

@@ -21,9 +21,9 @@ _ALONE = 24
 _BESIDE_OTHERS = 1
 # Work that takes longer waits for something else, such as an unavailable service.
 _HOLD_S = 0.25
-# How long a run that waits keeps its slot: a model or a tool that answers within this time uses the
-# same processors, and the run continues. Without it, another run would begin during the wait, and
-# the rest of the turn of a quiet project would work beside it.
+# How long a run that waits keeps its slot beside other projects: a model or a tool that answers
+# within this time uses the same processors, and the run continues. Without it, another run would
+# begin during the wait, and the rest of the turn of a quiet project would work beside it.
 _SHORT_WAIT_S = 0.03
 
 
@@ -44,10 +44,10 @@ def slots_of_working_runs(use: ProjectUse | None = None) -> FairSlots:
 class RunWork:
     """The slot of one run, held while it works.
 
-    A run waits for its slot before each dispatch. It gives the slot back when it has waited for a
-    model or for tools for a moment. When it continues, it takes the slot even if none is free,
-    because the agent loop does not wait for this gateway; other runs of the project begin later
-    instead.
+    A run waits for its slot before each dispatch. It gives the slot back when it starts to wait for
+    a model or for tools, beside other projects a moment later. When it continues, it takes the slot
+    even if none is free, because the agent loop does not wait for this gateway; other runs of the
+    project begin later instead.
 
     Args:
         slots: Slots of the gateway; None for a run that needs none.
