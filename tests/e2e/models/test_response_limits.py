@@ -1,5 +1,6 @@
 """A server that sends without end fills no memory, in any dialect."""
 
+import gzip
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -7,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from doubles.bench import Bench, collect, request
-from doubles.http_server import HttpRequest, HttpResponse, HttpServer
+from doubles.http_server import Handler, HttpRequest, HttpResponse, HttpServer
 from doubles.script import say
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models import response_limits
@@ -51,8 +52,8 @@ def small_limit() -> Iterator[None]:
         yield
 
 
-async def failure(bench: Bench, endless: Endless) -> ModelError:
-    async with HttpServer(endless) as server:
+async def failure(bench: Bench, handler: Handler) -> ModelError:
+    async with HttpServer(handler) as server:
         url = f"{server.url}/v1" if bench.endpoint_type != "anthropic" else server.url
         with pytest.raises(ModelError) as caught:
             await collect(bench.model(base_url=url), request())
@@ -77,6 +78,30 @@ async def test_the_body_of_an_error_is_not_read_further(bench: Bench) -> None:
     assert error.kind is ModelErrorKind.UNAVAILABLE
     assert f"a response of more than {_LIMIT} bytes" in error.message
     assert endless.sent < _PIECES
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(200, ModelErrorKind.CUT_OFF), (400, ModelErrorKind.UNAVAILABLE)],
+    ids=["stream", "error"],
+)
+async def test_a_short_compressed_response_is_not_decoded_without_end(
+    bench: Bench, status: int, kind: ModelErrorKind
+) -> None:
+    content_type = "text/event-stream" if status == 200 else "application/json"
+
+    async def body() -> AsyncIterator[bytes]:
+        compressed = gzip.compress(b"data: " + b"x" * 20 * _LIMIT)
+        assert len(compressed) < _LIMIT / 10
+        yield compressed
+
+    async def answer(_: HttpRequest) -> HttpResponse:
+        headers = {"content-type": content_type, "content-encoding": "gzip"}
+        return HttpResponse(status, headers=headers, stream=body())
+
+    error = await failure(bench, answer)
+    assert f"a response of more than {_LIMIT} bytes" in error.message
+    assert error.kind is kind
 
 
 async def test_a_long_stream_of_small_events_is_read_to_its_end(bench: Bench) -> None:

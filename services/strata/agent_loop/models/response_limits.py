@@ -7,10 +7,11 @@ process, which serves all projects.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Self
 
 import httpx2
+from httpx2._decoders import ContentDecoder
 
 from strata.agent_loop.models.aiohttp_transport import AiohttpTransport
 from strata.shared.settings import MIB
@@ -48,7 +49,11 @@ async def _bound(response: httpx2.Response) -> None:
     if kind == _FRAMED_STREAM or not isinstance(stream, httpx2.AsyncByteStream):
         return
     # Ends of events cannot be seen in a compressed stream, whose length is limited instead.
-    by_event = kind == _EVENT_STREAM and "content-encoding" not in response.headers
+    compressed = "content-encoding" in response.headers
+    by_event = kind == _EVENT_STREAM and not compressed
+    if compressed:
+        # Kilobytes can become gigabytes, and httpx2 has no public place for a limit.
+        response._decoder = _BoundedDecoder(response._get_content_decoder(), MAX_BYTES)  # noqa: SLF001
     response.stream = _BoundedStream(stream, by_event=by_event, max_bytes=MAX_BYTES)
 
 
@@ -93,12 +98,43 @@ class _BoundedStream(httpx2.AsyncByteStream, AsyncIterator[bytes]):
                 self._size = min(self._size, len(seen) - end)
             self._tail = seen[1 - _LONGEST_END :]
         if self._size > self._max_bytes:
-            part = "an event" if self._by_event else "a response"
-            raise httpx2.RemoteProtocolError(
-                f"the server sent {part} of more than {self._max_bytes} bytes"
-            )
+            raise _too_long("an event" if self._by_event else "a response", self._max_bytes)
         return chunk
 
     async def aclose(self) -> None:
         """Closes the stream."""
         await self._stream.aclose()
+
+
+class _BoundedDecoder(ContentDecoder):
+    """Decodes a compressed response, of which no more than `max_bytes` may result.
+
+    Args:
+        decoder: Decodes it, in parts of at most 1 MiB.
+        max_bytes: The limit.
+    """
+
+    def __init__(self, decoder: ContentDecoder, max_bytes: int) -> None:
+        self._decoder = decoder
+        self._max_bytes = max_bytes
+        self._size = 0
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yields what the next bytes of the response stand for.
+
+        Raises:
+            httpx2.RemoteProtocolError: It is too much.
+        """
+        for part in self._decoder.decode(data):
+            self._size += len(part)
+            if self._size > self._max_bytes:
+                raise _too_long("a response", self._max_bytes)
+            yield part
+
+    def flush(self) -> Iterator[bytes]:
+        """Yields the rest."""
+        return self._decoder.flush()
+
+
+def _too_long(part: str, max_bytes: int) -> httpx2.RemoteProtocolError:
+    return httpx2.RemoteProtocolError(f"the server sent {part} of more than {max_bytes} bytes")
