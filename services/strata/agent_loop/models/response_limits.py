@@ -8,6 +8,7 @@ process, which serves all projects.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Self
 
 import httpx2
@@ -33,11 +34,14 @@ _LONGEST_END = max(map(len, _ENDS))
 def bounded_client(make: Callable[..., httpx2.AsyncClient]) -> httpx2.AsyncClient:
     """Returns an HTTP client whose responses are bounded, with the certificates of the system.
 
+    It keeps no cookies: projects with keys of their own share the client.
+
     Args:
         make: The class of clients with the defaults of an SDK.
     """
     context = system_ssl_context()
-    client = make(event_hooks={"response": [_bound]}, verify=context)
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    client = make(event_hooks={"response": [_bound]}, verify=context, cookies=no_cookies)
     # In place of the one for requests without a proxy; the SDK replaces the same for its own one.
     client._transport = AiohttpTransport(context)  # noqa: SLF001
     return client

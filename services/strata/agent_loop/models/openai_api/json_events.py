@@ -202,9 +202,7 @@ class RepeatedRequest:
         self._url = first.url
         self._extensions = first.extensions
         headers = [
-            (name, value)
-            for name, value in first.headers.raw
-            if name.lower() not in (b"content-length", b"cookie")
+            (name, value) for name, value in first.headers.raw if name.lower() != b"content-length"
         ]
         self._headers = httpx2.Headers(headers)
 
@@ -224,7 +222,6 @@ class RepeatedRequest:
             "POST",
             self._url,
             headers=headers,
-            cookies=self._http.cookies or None,
             stream=httpx2.ByteStream(text),
             extensions=self._extensions,
         )
