@@ -99,7 +99,7 @@ async def output_of(environment: Mapping[str, str], *command: str) -> str:
     )
     async with asyncio.timeout(_TIMEOUT_S):
         output, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
+    assert process.returncode == 0, f"{output.decode()}\n{errors.decode()}"
     return output.decode()
 
 

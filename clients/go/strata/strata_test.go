@@ -24,7 +24,7 @@ import (
 
 const runID = "run-1"
 
-var backOff = strata.BackOff{First: time.Millisecond, Longest: time.Millisecond, Patience: 30 * time.Millisecond}
+var backOff = strata.BackOff{First: time.Millisecond, Longest: time.Millisecond}
 
 type agents struct {
 	agentloopv1connect.UnimplementedAgentServiceHandler
@@ -238,7 +238,9 @@ func TestWithoutContactTheClientGivesUpAndNamesTheRun(t *testing.T) {
 		sent:    [][]*commonv1.RunEvent{{started(1), nil}},
 		resumed: [][]*commonv1.RunEvent{{nil}},
 	}
-	_, err := clientOf(t, &agents{}, runs).Ask(t.Context(), "a", "b", strata.SendOptions{BackOff: backOff})
+	impatient := backOff
+	impatient.Patience = 30 * time.Millisecond
+	_, err := clientOf(t, &agents{}, runs).Ask(t.Context(), "a", "b", strata.SendOptions{BackOff: impatient})
 	var unreachable *strata.UnreachableError
 	if !errors.As(err, &unreachable) || unreachable.RunID != runID ||
 		connect.CodeOf(unreachable.Cause) != connect.CodeUnavailable {

@@ -491,6 +491,9 @@ async def _outcome(send: Send, request_id: str, body: str) -> object:
             raise
         return error.reason
     if isinstance(answer, Message):
+        if "passage" in answer.DESCRIPTOR.fields_by_name:
+            # The state at the time of the answer: the passage may have been indexed since.
+            answer.passage.ClearField("index_state")  # type: ignore[attr-defined]
         return body, answer.SerializeToString(deterministic=True)
     return body, answer
 

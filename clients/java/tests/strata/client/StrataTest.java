@@ -84,13 +84,7 @@ final class StrataTest {
 
   private final Agents agents = new Agents();
   private final Runs runs = new Runs();
-  private final SendOptions quick =
-      SendOptions.DEFAULT.withBackOff(
-          new BackOff(
-              Duration.ofMillis(1),
-              Duration.ofMillis(1),
-              Duration.ofMillis(30),
-              Duration.ofSeconds(10)));
+  private final SendOptions quick = quickFor(Duration.ofSeconds(10));
   private Server server;
   private Strata strata;
 
@@ -327,8 +321,9 @@ final class StrataTest {
   void withoutContactTheClientGivesUpAndNamesTheRun() {
     runs.connection(started(1), null);
     runs.connection((RunEvent) null);
+    SendOptions impatient = quickFor(Duration.ofMillis(30));
     var error =
-        assertThrows(UnreachableException.class, () -> strata.ask("agent-1", "Hi.", quick));
+        assertThrows(UnreachableException.class, () -> strata.ask("agent-1", "Hi.", impatient));
     assertEquals(RUN, error.runId());
     assertInstanceOf(StatusRuntimeException.class, error.getCause());
   }
@@ -434,6 +429,12 @@ final class StrataTest {
       assertThrows(RunFailedException.class, () -> strata.ask("a", "b", options));
     }
     assertEquals(List.of(), runs.answered);
+  }
+
+  private static SendOptions quickFor(Duration patience) {
+    return SendOptions.DEFAULT.withBackOff(
+        new BackOff(
+            Duration.ofMillis(1), Duration.ofMillis(1), patience, Duration.ofSeconds(10)));
   }
 
   private ApprovalDecision decisionOf(ClientTool tool) {
