@@ -76,9 +76,14 @@ class RawServer:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        # Connections that were accepted just now have no writer yet, and aborted ones are closed
+        # in the next pass of the event loop.
+        for _ in range(5):
+            await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()
         await self._server.wait_closed()
+        await asyncio.sleep(0)
 
     def close_connections(self) -> None:
         """Closes all connections, as a server does with idle ones."""
