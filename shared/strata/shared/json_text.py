@@ -139,9 +139,11 @@ def _no_constant(name: str) -> float:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in value if names.count(name) > 1)
-        raise _RefusedError(f"an object has the name {twice[:40]!r} more than once")
+        names: set[str] = set()
+        for name, _ in pairs:
+            if name in names:
+                raise _RefusedError(f"an object has the name {name[:40]!r} more than once")
+            names.add(name)
     return value
 
 

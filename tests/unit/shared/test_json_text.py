@@ -110,6 +110,13 @@ def test_a_request_whose_value_would_be_changed_or_cannot_be_sent_is_refused(bod
         parse_request_json(body)
 
 
+def test_a_repeated_name_among_very_many_is_found_in_linear_time() -> None:
+    # Comparisons of all names with each other would take longer than a test may.
+    names = ",".join(f'"{number}": 0' for number in range(300_000))
+    with pytest.raises(JsonTextError, match="'299999' more than once"):
+        parse_request_json(f'{{{names}, "299999": 0}}'.encode())
+
+
 def test_a_request_may_have_escaped_surrogate_pairs_and_large_finite_numbers() -> None:
     assert parse_request_json(rb'["\ud83d\ude00", 1e308, -0.0, 9007199254740993]') == [
         "\U0001f600",

@@ -171,7 +171,7 @@ class _Resolver(AbstractResolver):
 
         Raises:
             OSError: There are none.
-            TimeoutError: They were not found in time.
+            TimeoutError: The look-up took too long.
         """
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(_connect_s.get()):

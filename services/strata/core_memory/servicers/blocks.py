@@ -169,12 +169,12 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         scope = f"BlameBlock {block_id} {revision}"
         count = page_limit(request.page_size, default=MAX_BLAMED_LINES, maximum=MAX_BLAMED_LINES)
         key = decode_page_token(scope, request.page_token, [int, int])
-        known, after = (int(str(part)) for part in key) if key else (revision, 0)
-        blamed, lines = await self._history.blame(block_id, known)
+        wanted_revision, after = (int(str(part)) for part in key) if key else (revision, 0)
+        blamed_revision, lines = await self._history.blame(block_id, wanted_revision)
 
         def page() -> pb.BlameBlockResponse:
             numbered = list(islice(enumerate(lines, start=1), after, after + count + 1))
-            cut = Page.cut(numbered, count, scope, lambda line: [blamed, line[0]])
+            cut = Page.cut(numbered, count, scope, lambda line: [blamed_revision, line[0]])
             return history.blame_to_proto(cut)
 
         # On a thread: a large block has a hundred thousand lines.

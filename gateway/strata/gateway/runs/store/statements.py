@@ -578,7 +578,8 @@ held_runs AS (
            AND approval.conversation_id = run.conversation_id
      WHERE chosen.queued AND run.denies_approval AND {_PENDING}
 ), locked_approvals AS (
-    -- Not waited for: who answers an approval has locked it, and then waits for the rows of runs.
+    -- Skipped, because waiting could be a deadlock: the statement that accepts an answer locks the
+    -- approval first, and then waits for the run of the conversation that this statement starts.
     SELECT approval.project_id, approval.conversation_id FROM waiting_approvals
       JOIN gateway.approvals approval ON approval.project_id = waiting_approvals.project_id
            AND approval.id = waiting_approvals.id

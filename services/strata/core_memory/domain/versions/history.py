@@ -57,10 +57,10 @@ class History:
         page = await self._store.versions(block_id, before, _PAGE)
         if not page or (revision and page[0].revision != revision):
             raise await self._missing(block_id, revision)
-        blame, blamed = Blame(), page[0].revision
+        blame, blamed_revision = Blame(), page[0].revision
         while page and not await asyncio.to_thread(blame.read, page):
             page = await self._store.versions(block_id, page[-1].revision, _PAGE)
-        return blamed, blame.origins()
+        return blamed_revision, blame.origins()
 
     async def _missing(self, block_id: str, revision: int) -> Exception:
         if await self._store.block(block_id) is None:
