@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import strata
 from service_process import command_of
@@ -25,6 +27,17 @@ def service_settings(urls: Any, public_key: str, port: int) -> dict[str, str]:
         "WORKER_DATABASE_URL": urls.worker_url,
         "TOKEN_PUBLIC_KEYS": public_key,
     }
+
+
+def descendants(command: str) -> list[psutil.Process]:
+    """Returns the running processes below this one with a text in their command line."""
+    matching = []
+    for process in psutil.Process().children(recursive=True):
+        # A process may have ended since; of one that nobody has waited for, only the pid is left.
+        with suppress(psutil.NoSuchProcess):
+            if any(command in word for word in process.cmdline()):
+                matching.append(process)
+    return matching
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from child_processes import descendants
 from doubles.script import Call, Reply, say
 from mcp_support import Mcp, names, python_with_packages
 from polling import eventually
@@ -64,16 +65,6 @@ async def serving(kind: str) -> AsyncIterator[str]:
         await process.wait()
 
 
-def programs(command: str) -> list[psutil.Process]:
-    """Returns the child processes with a text in their command."""
-    servers = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if command in " ".join(process.cmdline()):
-                servers.append(process)
-    return servers
-
-
 async def test_a_python_server_returns_the_time(mcp: Mcp) -> None:
     python, variables = python_with_packages()
     command = [python, "-m", "mcp_server_time", "--local-timezone", "Europe/Vienna"]
@@ -90,7 +81,7 @@ async def test_a_python_server_returns_the_time(mcp: Mcp) -> None:
     assert "Invalid timezone" in await mcp.refused("clock__get_current_time", timezone="Asia/No")
     # The program is killed between two calls, and starts again for the second. As long as the
     # process exists, if only for a thread that has not ended, a request may still reach it.
-    [process] = programs("mcp_server_time")
+    [process] = descendants("mcp_server_time")
     process.kill()
     await eventually(lambda: not psutil.pid_exists(process.pid))
     assert (await mcp.run("clock__get_current_time", timezone="UTC"))["timezone"] == "UTC"

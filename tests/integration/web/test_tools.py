@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import psutil
 import pytest
 from pydantic import SecretStr
 
 import file_samples
+from child_processes import descendants
 from strata.protocol.errors import WrongSettingError
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
@@ -241,14 +240,6 @@ async def test_private_networks_are_reached_only_if_allowed(server: RawServer) -
     assert server.heads == []
 
 
-async def _children() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process(os.getpid()).children(recursive=True)
-        if any("builtin.web_" in part for part in child.cmdline())
-    ]
-
-
 async def test_a_hostile_pdf_ends_at_the_time_limit_and_leaves_no_child(server: RawServer) -> None:
     server.answers["/"] = ok(file_samples.endless_pdf(), "application/pdf")
     async with AsyncExitStack() as stack:
@@ -256,7 +247,7 @@ async def test_a_hostile_pdf_ends_at_the_time_limit_and_leaves_no_child(server: 
         tools = WebTools(wired._fetcher, PageReader(PageLimits(seconds=2)), None)
         (tool_return,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
     assert tool_return["status"] == "Failed"
-    assert await _children() == []
+    assert descendants("builtin.web_") == []
 
 
 async def test_a_page_that_needs_too_much_memory_is_refused(server: RawServer) -> None:
@@ -267,7 +258,7 @@ async def test_a_page_that_needs_too_much_memory_is_refused(server: RawServer) -
         tools = WebTools(wired._fetcher, PageReader(limits), None)
         (tool_return,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
     assert tool_return["status"] == "Failed"
-    assert await _children() == []
+    assert descendants("builtin.web_") == []
 
 
 @pytest.mark.parametrize(
@@ -279,19 +270,19 @@ async def test_pages_that_are_slow_to_parse_are_still_read(server: RawServer, bo
     async with opened(server) as engine:
         (tool_return,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
     assert "longer than" not in str(tool_return["message"])
-    assert await _children() == []
+    assert descendants("builtin.web_") == []
 
 
 async def test_a_cancelled_call_leaves_no_child(server: RawServer) -> None:
     server.answers["/"] = ok(PAGE.encode())
     async with opened(server) as engine:
         running = asyncio.create_task(run(engine, ("fetch_webpage", {"url": server.url()})))
-        while not await _children():
+        while not descendants("builtin.web_"):
             await asyncio.sleep(0.01)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-    assert await _children() == []
+    assert descendants("builtin.web_") == []
 
 
 async def test_pages_are_read_concurrently(server: RawServer) -> None:

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 import file_samples as samples
 from callers import TokenKeys
+from child_processes import descendants
 from integration.core_memory.ingest.conftest import Admin, Services
 from strata.api.archival.v1 import file_index_service_pb2 as index_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
@@ -297,8 +297,8 @@ async def test_a_file_whose_reader_is_killed_three_times_fails(
     killed = set()
     async with asyncio.timeout(60):
         while (await services.file(file.id)).state == pb.FILE_STATE_PARSING:
-            for process in psutil.Process().children():
-                if process.pid not in killed and CHILD in process.cmdline():
+            for process in descendants(CHILD):
+                if process.pid not in killed:
                     process.kill()
                     killed.add(process.pid)
             await asyncio.sleep(0.02)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 import file_samples as samples
-from child_processes import running_service, service_settings
+from child_processes import descendants, running_service, service_settings
 from gates import gate
 from integration.core_memory.ingest.conftest import MIB, Admin, Services
 from polling import eventually
@@ -119,7 +119,7 @@ async def test_worker_without_its_lease_writes_nothing(
 async def test_a_cancelled_reading_attempt_is_not_counted(quiet: Services, stores: Stores) -> None:
     await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
     reading = asyncio.create_task(stores.reading().read_next())
-    await eventually(lambda: any(map(_is_reading, psutil.Process().children())))
+    await eventually(lambda: bool(descendants("strata.core_memory.files.text_extraction.child")))
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -144,13 +144,6 @@ async def test_a_full_disk_is_not_counted_as_an_attempt_at_reading(
     again = await stores.queue.claim_content(60.0)
     assert again is not None
     assert again.attempt == 1
-
-
-def _is_reading(process: psutil.Process) -> bool:
-    try:
-        return "strata.core_memory.files.text_extraction.child" in process.cmdline()
-    except psutil.Error:
-        return False
 
 
 async def test_replicas_read_every_file_once(quiet: Services, stores: Stores, admin: Admin) -> None:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import file_samples as samples
+from child_processes import descendants
 from strata.core_memory.files.text_extraction.formats import FileFormat
 from strata.core_memory.files.text_extraction.pages import UnreadableFileError
 from strata.core_memory.files.text_extraction.reader import (
@@ -55,24 +56,12 @@ async def refusal_of(
     return caught.value.message
 
 
-def children() -> list[psutil.Process]:
-    """Returns the child processes that convert files."""
-    converters = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if CHILD in process.cmdline():
-                converters.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return converters
-
-
 async def child() -> psutil.Process:
     """Waits for the child process and returns it."""
     async with asyncio.timeout(30):
-        while not children():
+        while not descendants(CHILD):
             await asyncio.sleep(0.01)
-    (process,) = children()
+    (process,) = descendants(CHILD)
     return process
 
 
@@ -123,21 +112,21 @@ async def test_unreadable_files_have_errors_with_reasons(
     data: bytes, file_format: FileFormat, words: str
 ) -> None:
     assert words in await refusal_of(data, file_format)
-    assert children() == []
+    assert descendants(CHILD) == []
 
 
 async def test_a_word_document_that_expands_too_much_is_refused() -> None:
     # It takes seconds to make, so it is not a parameter: every test process makes the parameters.
     message = await refusal_of(samples.docx_bomb(), FileFormat.DOCX)
     assert "unpacks to more than 200 MB" in message
-    assert children() == []
+    assert descendants(CHILD) == []
 
 
 async def test_conversion_has_a_time_limit() -> None:
     limits = ReadingLimits(seconds=3)
     message = await refusal_of(samples.endless_pdf(), FileFormat.PDF, limits)
     assert message == "Reading the file took longer than 3 seconds."
-    assert children() == []
+    assert descendants(CHILD) == []
 
 
 async def test_conversion_has_a_memory_limit() -> None:
@@ -159,7 +148,7 @@ async def test_cancelled_reading_ends_the_child() -> None:
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert children() == []
+    assert descendants(CHILD) == []
 
 
 async def test_closing_the_pages_early_ends_the_child() -> None:
@@ -167,7 +156,7 @@ async def test_closing_the_pages_early_ends_the_child() -> None:
     with file_of(samples.pdf(*pages)) as file:
         async with aclosing(FileReader().pages(file, FileFormat.PDF)) as reading:
             assert (await anext(reading)).first_line == 1
-    assert children() == []
+    assert descendants(CHILD) == []
 
 
 async def test_child_does_not_inherit_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
