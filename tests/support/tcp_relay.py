@@ -28,6 +28,7 @@ class TcpRelay:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: set[asyncio.Future[object]] = set()
         self._own_port = 0
         self.count = 0
 
@@ -41,6 +42,7 @@ class TcpRelay:
         # and closed. Otherwise its transport would outlive the loop, unclosed.
         for _turn in range(_TURNS):
             await asyncio.sleep(0)
+        await asyncio.gather(*self._accepting)
         self.cut()
         for task in self._tasks:
             task.cancel()
@@ -78,6 +80,15 @@ class TcpRelay:
         self._writers.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended = asyncio.get_running_loop().create_future()
+        self._accepting.add(ended)
+        try:
+            await self._connect(reader, writer)
+        finally:
+            self._accepting.discard(ended)
+            ended.set_result(None)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.count += 1
         # A connection may have been accepted just before the end.
         if self._is_closed() or not self.admits():
