@@ -78,7 +78,7 @@ class RawServer:
         self._server.close()
         # Connections that were accepted just now have no writer yet, and aborted ones are closed
         # in the next pass of the event loop.
-        for _ in range(5):
+        for _pass in range(5):
             await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()
