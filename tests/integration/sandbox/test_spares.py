@@ -106,6 +106,11 @@ async def all_waiting(sandbox: JailSandbox) -> list[psutil.Process]:
     return waiting(sandbox)
 
 
+async def one_waiting(sandbox: JailSandbox) -> list[int]:
+    await eventually(lambda: len(waiting(sandbox)) == sandbox.spare_count == 1)
+    return [process.pid for process in waiting(sandbox)]
+
+
 def limits(**fields: Any) -> Limits:
     return Limits(**{"wall_seconds": 20.0, **fields})
 
@@ -198,6 +203,18 @@ async def test_without_spare_processes_every_call_gets_a_new_process() -> None:
     )
     assert (await sandbox.run(add)).value_json == "3"
     await eventually(lambda: waiting(sandbox) == [])
+    await sandbox.close()
+
+
+async def test_an_idle_sandbox_keeps_one_waiting_process() -> None:
+    sandbox = await JailSandbox.start(JailConfig(warm=3, idle_s=0.2))
+    if sandbox.isolation is Isolation.NONE:
+        pytest.skip(sandbox.probe.description())
+    (first,) = await one_waiting(sandbox)
+    add = SandboxRun("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}')
+    assert (await sandbox.run(add)).value_json == "3"
+    (second,) = await one_waiting(sandbox)
+    assert first != second
     await sandbox.close()
 
 

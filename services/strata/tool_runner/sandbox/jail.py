@@ -73,6 +73,8 @@ class JailConfig:
     Attributes:
         minimum: The weakest isolation to start with.
         warm: Number of locked processes that wait for calls.
+        idle_s: Seconds without a call after which one process is left waiting, since each uses
+            5 MB of memory. The next call fills the pool again.
         parallel: Maximum number of concurrent calls; others wait. Slots are shared fairly between
             projects, and a project has at most three quarters. Calls with an answerer have a
             separate limit of a quarter, since the tools that they call may need slots themselves.
@@ -87,6 +89,7 @@ class JailConfig:
 
     minimum: Isolation = Isolation.LANDLOCK
     warm: int = 2 * (os.cpu_count() or 1)
+    idle_s: float = 60.0
     parallel: int = 32
     environments: Path | None = None
     uid: int = JAIL_UID
@@ -109,6 +112,7 @@ class JailSandbox:
         asking = max(1, config.parallel // 4)
         self._asking = FairSlots(asking, "calls in the sandbox that call tools")
         self._starting = asyncio.Lock()
+        self._shrinking: asyncio.TimerHandle | None = None
         self._closed = False
         self._running: set[asyncio.Task[RunResult]] = set()
 
@@ -292,10 +296,23 @@ class JailSandbox:
         # The next call tries again and reports the error.
         with contextlib.suppress(OSError):
             self._pool.refill(server, shape)
+        self._stop_timer()
+        loop = asyncio.get_running_loop()
+        self._shrinking = loop.call_later(self._config.idle_s, self._shrink, server)
+
+    def _shrink(self, server: ForkServer) -> None:
+        if server.alive and not self._running:
+            self._pool.shrink(server, 1)
+
+    def _stop_timer(self) -> None:
+        if self._shrinking is not None:
+            self._shrinking.cancel()
+            self._shrinking = None
 
     async def close(self) -> None:
         """Kills running calls and stops the sandbox."""
         self._closed = True
+        self._stop_timer()
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

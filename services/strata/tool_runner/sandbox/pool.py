@@ -49,13 +49,18 @@ class Pool:
         if self._size and not mine and len(self) >= self._size:
             # Drops one of the shape with the most processes; of several, the least recently used.
             most = max(self._spares.values(), key=len)
-            dropped = most.popleft()
-            server.kill(dropped)
-            dropped.close()
+            _end(server, most.popleft())
         while len(self) < self._size:
             mine.append(server.spawn(shape))
         for empty in [key for key, spares in self._spares.items() if not spares]:
             del self._spares[empty]
+
+    def shrink(self, server: ForkServer, size: int) -> None:
+        """Ends waiting processes until only a number is left, of the shapes of the last calls."""
+        self._forget_ended()
+        for spares in self._spares.values():
+            while spares and len(self) > size:
+                _end(server, spares.popleft())
 
     def _forget_ended(self) -> None:
         for spares in self._spares.values():
@@ -69,3 +74,8 @@ class Pool:
             for child in spares:
                 child.close()
         self._spares.clear()
+
+
+def _end(server: ForkServer, child: Child) -> None:
+    server.kill(child)
+    child.close()

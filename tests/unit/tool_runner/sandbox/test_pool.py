@@ -95,6 +95,11 @@ class Pools(RuleBasedStateMachine):
             if child is not None:
                 self.taken.append(child)
 
+    @rule()
+    def the_sandbox_is_idle(self) -> None:
+        self.pool.shrink(real(self.server), 1)
+        assert len(self.waiting()) == len(self.pool) <= 1
+
     @rule(picked=st.randoms(use_true_random=False))
     def one_dies(self, picked: Any) -> None:
         if waiting := self.waiting():
@@ -169,6 +174,14 @@ def test_the_least_recently_called_shape_is_dropped() -> None:
     pool, server = fill(SHAPES[:5])
     assert set(counts(pool, server)) == set(SHAPES[1:5])
     assert [child.shape for child in server.killed][-1] == SHAPES[0]
+
+
+def test_an_idle_pool_keeps_a_process_of_the_shape_of_the_last_call() -> None:
+    pool, server = fill([SHAPES[0], SHAPES[1], SHAPES[2]])
+    pool.shrink(real(server), 1)
+    assert counts(pool, server) == {SHAPES[2]: 1}
+    pool.refill(real(server), SHAPES[2])
+    assert counts(pool, server) == {SHAPES[2]: SIZE}
 
 
 def test_a_pool_of_size_zero_stays_empty() -> None:
