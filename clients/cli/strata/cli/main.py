@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
 import sys
 from dataclasses import dataclass
@@ -153,7 +154,23 @@ def _load(name: str) -> Any:
     # A module that defines several commands of `strata` has them in a group.
     command = getattr(command, "commands", {}).get(name, command)
     command.name = name
+    _join_lines(command)
     return command
+
+
+def _join_lines(command: Any) -> None:
+    """Removes the line breaks within paragraphs of a help text.
+
+    Typer removes those of the first paragraph only, and wraps the others a second time.
+    """
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(
+        # Lines of an example are indented.
+        paragraph if "\n " in f"\n{paragraph}" else paragraph.replace("\n", " ")
+        for paragraph in paragraphs
+    )
+    for child in getattr(command, "commands", {}).values():
+        _join_lines(child)
 
 
 app = typer.Typer(
