@@ -94,12 +94,13 @@ class PostgresMcpStore:
         project = current_project()
         async with self._database.transaction() as connection:
             values = {"project": project, **server_values(server)}
+            bound = {name: values[name] for name in ("project", "id")}
+            # Locked first, as by a sign-in that ends meanwhile.
+            if (await connection.execute(sql.LOCK, bound)).one_or_none() is None:
+                raise server_missing(server.id)
             same = {name: values[name] for name in ("project", "id", "url", "oauth")}
             await connection.execute(sql.FORGET_OTHERS, same)
-            result = await connection.execute(sql.UPDATE, values)
-            row = result.one_or_none()
-            if row is None:
-                raise server_missing(server.id)
+            row = (await connection.execute(sql.UPDATE, values)).one()
             if not server.enabled:
                 await _block(connection, server.id, None, "its MCP server is disabled")
             return to_server(row)
@@ -108,9 +109,12 @@ class PostgresMcpStore:
         """Deletes a server and its tools."""
         bound = {"project": current_project(), "id": server_id}
         async with self._database.transaction() as connection:
-            await connection.execute(sql.DELETE_TOOLS, bound)
-            if not (await connection.execute(sql.DELETE, bound)).rowcount:
+            # Locked first, as in `sync`, so that the next statement sees the tools that a running
+            # transaction stores.
+            if (await connection.execute(sql.LOCK, bound)).one_or_none() is None:
                 raise server_missing(server_id)
+            await connection.execute(sql.DELETE_TOOLS, bound)
+            await connection.execute(sql.DELETE, bound)
 
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
         """Returns servers by id with their secrets; deleted servers are left out."""
