@@ -220,6 +220,35 @@ async def test_dropped_file_is_dropped_again_after_its_last_lease(
     assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
 
 
+@pytest.mark.parametrize("how", ["sent", "lease lost", "while it is dropped"])
+async def test_a_deleted_file_is_dropped_again_if_its_sender_was_suspended(
+    quiet: Services, stores: Stores, admin: Admin, how: str
+) -> None:
+    file = await quiet.upload(await quiet.folder(), "a.txt", b"text")
+    assert await stores.reading().read_next()
+    # Its lease has expired when the file is deleted.
+    claim = await stores.queue.claim_file(0.0)
+    assert claim is not None
+    await quiet.files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
+    last = await stores.queue.claim_dropped(60.0, 10)
+    assert [(dropped_file.id, dropped_file.is_last) for dropped_file in last] == [(file.id, True)]
+    if how != "while it is dropped":
+        await stores.queue.dropped(last)
+        assert await stores.queue.claim_dropped(60.0, 10) == []
+    # It has sent chunks after the file was removed from the index.
+    if how == "lease lost":
+        assert not await stores.queue.hold_file(claim, 60.0)
+        await stores.queue.send_again(claim.project_id, claim.file_id)
+    else:
+        await stores.queue.sent(claim, 1)
+    if how == "while it is dropped":
+        await stores.queue.dropped(last)
+    again = await stores.queue.claim_dropped(60.0, 10)
+    assert [(dropped_file.id, dropped_file.is_last) for dropped_file in again] == [(file.id, True)]
+    await stores.queue.dropped(again)
+    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
+
+
 async def test_parts_of_an_abandoned_upload_are_removed(
     quiet: Services, stores: Stores, admin: Admin
 ) -> None:

@@ -116,13 +116,22 @@ _SENT = text(
       AND state = 'indexing'
     """
 )
-# The file was replaced meanwhile, and the index may have its old chunks.
+# The file was replaced meanwhile, and the index may have its old chunks. If it was deleted, it may
+# have been removed from the index before its chunks were sent by a process that was suspended.
 _SEND_AGAIN = text(
     """
-    UPDATE core_memory.files
-    SET chunk_count = 0, indexed_count = 0, lease_until = NULL,
-        state = CASE WHEN state = 'ready' THEN 'indexing' ELSE state END
-    WHERE project_id = :project AND id = :id
+    WITH queued AS (
+        UPDATE core_memory.files
+        SET chunk_count = 0, indexed_count = 0, lease_until = NULL,
+            state = CASE WHEN state = 'ready' THEN 'indexing' ELSE state END
+        WHERE project_id = :project AND id = :id
+        RETURNING id
+    )
+    INSERT INTO core_memory.dropped_files AS d (project_id, id, due_time, keep_until)
+    SELECT :project, :id, clock_timestamp(), clock_timestamp()
+    WHERE NOT EXISTS (SELECT FROM queued)
+    ON CONFLICT (project_id, id) DO UPDATE SET
+        due_time = excluded.due_time, keep_until = greatest(d.keep_until, excluded.keep_until)
     """
 )
 _POSTPONE = text(
@@ -173,6 +182,7 @@ _CLAIM_DROPPED = text(
     RETURNING d.project_id, d.id, d.keep_until <= clock_timestamp() AS is_last
     """
 )
+# One that became due again meanwhile stays.
 _DROPPED = text(
     """
     WITH processed AS (
@@ -181,6 +191,7 @@ _DROPPED = text(
     ), deleted AS (
         DELETE FROM core_memory.dropped_files d USING processed t
         WHERE d.project_id = t.project_id AND d.id = t.id AND t.is_last
+          AND d.due_time > clock_timestamp()
     )
     UPDATE core_memory.dropped_files d SET due_time = d.keep_until FROM processed t
     WHERE d.project_id = t.project_id AND d.id = t.id AND NOT t.is_last
@@ -320,13 +331,16 @@ class FileQueue:
     async def sent(self, claim: ClaimedFile, chunks: int) -> None:
         """Records that the index has the chunks of a file.
 
-        If the file was replaced meanwhile, it is queued again.
+        If the file was replaced or deleted meanwhile, see `send_again`.
         """
         if not await self._change(claim.project_id, _SENT, **_file_key(claim), chunks=chunks):
             await self.send_again(claim.project_id, claim.file_id)
 
     async def send_again(self, project_id: str, file_id: str) -> None:
-        """Queues a file again, because the index may not have its chunks."""
+        """Queues a file again, because the index may not have its chunks.
+
+        If the file was deleted, its chunks are removed from the index again.
+        """
         await self._change(project_id, _SEND_AGAIN, project=project_id, id=file_id)
 
     async def postpone(self, claim: ClaimedFile, pause: float, error: str) -> None:
