@@ -16,7 +16,7 @@ from strata.gateway.runs.domain.approvals import ApprovalFilter, OnApproval
 from strata.gateway.runs.domain.runs import Accepted, Dispatch, NewRun, RunEnding, RunFailure
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.runs import PostgresRunStore
-from strata.protocol.errors import FailedPreconditionError, Reason
+from strata.protocol.errors import FailedPreconditionError, Reason, ResourceExhaustedError
 from strata.shared.stop_reasons import StopReason
 
 REQUEST = message_pb2.ApprovalRequestPart(
@@ -122,6 +122,44 @@ async def test_a_request_that_cannot_be_answered_does_not_block_others(
     assert await defaults.answer_due() == 1
     answer = turn_pb.ExecuteRunRequest.FromString(started[0].payload).approval
     assert answer.approval_id == other
+
+
+@pytest.mark.parametrize("batch", [1, 50])
+async def test_requests_of_a_project_that_has_no_more_runs_do_not_delay_those_of_others(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr("strata.gateway.runs.dispatch.default_answers._BATCH", batch)
+    for number in range(5):
+        await asks(gateways, -9, f"conversation-{number}")
+    accepted = await gateways.first.accept(new_run(project="project-quiet"))
+    assert accepted.dispatch is not None
+    other, ending = lenient(-1)
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    asked: list[NewRun] = []
+
+    async def accept(new: NewRun) -> Accepted:
+        asked.append(new)
+        if new.principal.project_id == PROJECT:
+            raise ResourceExhaustedError("The project has 500 open runs.")
+        return await gateways.first.accept(new)
+
+    assert await DefaultAnswers(gateways.first, accept).answer_due() == 1
+    assert [new.principal.project_id for new in asked] == [PROJECT, "project-quiet"]
+    assert asked[-1].approval_id == other
+
+
+async def test_a_request_that_cannot_be_read_does_not_block_others(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    unreadable, ending = asking(-9)
+    assert ending.asked is not None
+    asked = replace(ending.asked, request=b"\xff", default_approve=True)
+    await gateways.first.finish(fence, replace(ending, asked=asked), events(1), take_next=True)
+    other = await asks(gateways, -1, "conversation-2")
+    defaults, _ = giving(gateways.first)
+    assert await defaults.answer_due() == 1
+    assert (await gateways.first.approval(PROJECT, other)).decided
+    assert not (await gateways.first.approval(PROJECT, unreadable)).decided
 
 
 async def test_a_failed_answer_reopens_the_request(gateways: Gateways) -> None:

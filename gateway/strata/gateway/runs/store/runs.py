@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -373,9 +373,12 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
             raise run_not_found(run_id)
         return _principal(row), row["max_steps"]
 
-    async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:
+    async def due_approvals(
+        self, after: DueApproval | None, limit: int, *, without_projects: Iterable[str] = ()
+    ) -> Sequence[DueApproval]:
         """See `RunStore.due_approvals`."""
         values = {
+            "without_projects": list(without_projects),
             "after_time": after.expire_time if after else _LONG_AGO,
             "after_id": after.id if after else "",
             "limit": limit,

@@ -717,5 +717,6 @@ DUE = text(f"""
 SELECT project_id, id, expire_time FROM gateway.approvals
  WHERE {_APPROVAL_DUE}
    AND (expire_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
+   AND project_id <> ALL(CAST(:without_projects AS text[]))
  ORDER BY expire_time, id LIMIT :limit
 """)
