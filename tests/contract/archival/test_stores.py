@@ -272,6 +272,34 @@ async def test_a_passage_that_is_stored_meanwhile_is_deleted_with_its_archive(
     assert await texts_left(stores) == {""}
 
 
+@pytest.mark.parametrize("how", ["text", "tags", "deletion", "purge"])
+async def test_a_change_of_a_passage_during_the_deletion_of_its_archive_leaves_no_text(
+    stores: Stores, urls: Any, how: str
+) -> None:
+    (stored,) = await stores.insert(new_id("agent"), "old words", tags=("old",))
+    passage = stored.passage
+    changes = {
+        "text": lambda: stores.history.update(
+            passage.id, PassageChange(text=new_text("new words")), NOW
+        ),
+        "tags": lambda: stores.history.update(passage.id, PassageChange(tags=("new",)), NOW),
+        "deletion": lambda: stores.history.delete(passage.id, Author(), NOW),
+        "purge": lambda: stores.history.purge(passage.id, RequestKey()),
+    }
+    async with gate(urls.admin_url, "archival.passages", "UPDATE", "true") as connection:
+        changing = asyncio.ensure_future(changes[how]())
+        await waiting_sessions(connection, 1)
+        deleting = asyncio.create_task(stores.archives.delete(passage.archive_id))
+        await waiting_sessions(connection, 2)
+    await changing
+    await deleting
+    assert await texts_left(stores) == {""}
+    async with stores.database.transaction(read_only=True) as connection:
+        for table in ("passage_versions", "passage_likeness", "archive_tags"):
+            left = await connection.scalar(text(f"SELECT count(*) FROM archival.{table}"))
+            assert (table, left) == (table, 0)
+
+
 async def test_an_archive_that_is_deleted_meanwhile_takes_no_passage(
     stores: Stores, urls: Any
 ) -> None:

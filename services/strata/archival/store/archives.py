@@ -24,6 +24,7 @@ from strata.archival.store.rows import (
     ARCHIVE,
     EMPTIED,
     INSERT_ARCHIVE,
+    LOCK_PASSAGES,
     archive_from_json,
     archive_to_json,
     archive_values,
@@ -127,7 +128,7 @@ _LARGE = text(
     """
 )
 _DESTROY_SOME = destroy_sql(
-    "p.archive_id = :archive", limit="ORDER BY p.create_time, p.id LIMIT :count FOR UPDATE OF p"
+    "p.archive_id = :archive", limit=f"ORDER BY p.create_time, p.id LIMIT :count {LOCK_PASSAGES}"
 )
 # Reads only the most frequent tags, in index order: there may be any number of tags.
 _STATS = text(

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 
-from strata.archival.store.rows import EMPTIED, PASSAGES, UNEXPIRED
+from strata.archival.store.rows import EMPTIED, LOCK_PASSAGES, PASSAGES, UNEXPIRED
 from strata.shared.db import Database
 from strata.shared.db.async_engine import AsyncConnection
 
@@ -27,7 +27,7 @@ def destroy_sql(which: str, *, limit: str = "") -> TextClause:
         WITH destroyed AS (
             SELECT p.id, p.archive_id, p.tags, p.deleted FROM {PASSAGES}
             WHERE p.project_id = :project AND NOT p.purge AND {which}
-            {limit or "FOR UPDATE OF p"}
+            {limit or LOCK_PASSAGES}
         ), emptied AS (
             UPDATE archival.passages p SET {EMPTIED}
             FROM destroyed d WHERE p.project_id = :project AND p.id = d.id
@@ -79,7 +79,7 @@ _EXPIRED = destroy_sql(
         SELECT now() - time_to_live * interval '1 second' FROM archival.archives
         WHERE project_id = :project AND id = :archive AND time_to_live > 0)
     """,
-    limit="ORDER BY p.create_time, p.id LIMIT :count FOR UPDATE OF p SKIP LOCKED",
+    limit=f"ORDER BY p.create_time, p.id LIMIT :count {LOCK_PASSAGES} SKIP LOCKED",
 )
 _EXPIRED_SAME = destroy_sql(
     "p.archive_id = :archive AND NOT p.deleted AND p.content_hash = ANY(CAST(:hashes AS text[]))"

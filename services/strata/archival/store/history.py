@@ -25,6 +25,7 @@ from strata.archival.store.near_duplicates import near_sql, put_signature_sql
 from strata.archival.store.passages import missing_passage
 from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
+    LOCK_PASSAGES,
     PASSAGE_COLUMNS,
     PASSAGES,
     RECORD,
@@ -50,7 +51,7 @@ _LOCK = text(
     SELECT {PASSAGE_COLUMNS}, p.change_request_id, p.change_digest, a.time_to_live
     FROM {PASSAGES}
     WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}
-    FOR UPDATE OF p
+    {LOCK_PASSAGES}
     """
 )
 _ANSWERED = text(

@@ -52,6 +52,8 @@ def joined_archive(passages: str) -> str:
 _ORIGIN = tuple(field.name for field in fields(Origin) if field.name != "taint")
 PASSAGES = joined_archive("archival.passages")
 """Passages ``p`` with their archives ``a``, which `UNEXPIRED` needs."""
+LOCK_PASSAGES = "FOR KEY SHARE OF a FOR UPDATE OF p"
+"""Locks rows of `PASSAGES` for a change: the archive first, as its deletion does."""
 
 
 def unexpired(passage: str, archive: str) -> str:
