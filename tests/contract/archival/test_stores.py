@@ -277,17 +277,21 @@ async def test_a_change_of_a_passage_during_the_deletion_of_its_archive_leaves_n
     stores: Stores, urls: Any, how: str
 ) -> None:
     (stored,) = await stores.insert(new_id("agent"), "old words", tags=("old",))
-    passage = stored.passage
-    changes = {
-        "text": lambda: stores.history.update(
-            passage.id, PassageChange(text=new_text("new words")), NOW
-        ),
-        "tags": lambda: stores.history.update(passage.id, PassageChange(tags=("new",)), NOW),
-        "deletion": lambda: stores.history.delete(passage.id, Author(), NOW),
-        "purge": lambda: stores.history.purge(passage.id, RequestKey()),
-    }
+    passage, history = stored.passage, stores.history
+
+    async def change() -> None:
+        match how:
+            case "text":
+                await history.update(passage.id, PassageChange(text=new_text("new words")), NOW)
+            case "tags":
+                await history.update(passage.id, PassageChange(tags=("new",)), NOW)
+            case "deletion":
+                await history.delete(passage.id, Author(), NOW)
+            case "purge":
+                await history.purge(passage.id, RequestKey())
+
     async with gate(urls.admin_url, "archival.passages", "UPDATE", "true") as connection:
-        changing = asyncio.ensure_future(changes[how]())
+        changing = asyncio.create_task(change())
         await waiting_sessions(connection, 1)
         deleting = asyncio.create_task(stores.archives.delete(passage.archive_id))
         await waiting_sessions(connection, 2)
