@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc.aio
 from connectrpc.code import Code
@@ -118,7 +118,7 @@ def _parse(text: bytes, kind: type[Message]) -> bytes:
         value = parse_request_json(text) if text else {}
         if not isinstance(value, dict):
             raise JsonTextError("it is not a JSON object")
-        _check_names(value, kind.DESCRIPTOR)
+        _check_names(value, cast("Descriptor", kind.DESCRIPTOR))
         json_format.ParseDict(value, message)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise _malformed(kind, str(error)) from error
