@@ -382,3 +382,28 @@ def _check_diff(old: list[str], new: list[str]) -> None:
         if mark in " +":
             result.append(text)
     assert result + old[at:] == new
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (StringReplace("one\ntwo", "1\n2"), "1\r\n2\r\nthree"),
+        (StringReplace("one\r\ntwo", "1\r\n2"), "1\r\n2\r\nthree"),
+        (Replace("two\n", ""), "one\r\nthree"),
+        (Append("four\nfive"), "one\r\ntwo\r\nthree\r\nfour\r\nfive"),
+        (Insert("new", 1), "one\r\nnew\r\ntwo\r\nthree"),
+        (Insert("new", -1), "one\r\ntwo\r\nthree\r\nnew"),
+        (Rethink("a\nb"), "a\r\nb"),
+    ],
+)
+def test_edits_of_a_text_with_crlf_keep_its_line_ends(edit: TextEdit, expected: str) -> None:
+    assert apply_edit(human("one\r\ntwo\r\nthree"), edit) == expected
+
+
+def test_a_text_with_both_line_ends_is_edited_as_it_is() -> None:
+    assert (
+        apply_edit(human("one\r\ntwo\nthree"), StringReplace("two\n", "2\n")) == "one\r\n2\nthree"
+    )
+    assert failure(human("one\r\ntwo\nthree"), StringReplace("one\n", "1\n")).reason is (
+        Reason.EDIT_NOT_APPLICABLE
+    )

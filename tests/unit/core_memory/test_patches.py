@@ -181,3 +181,12 @@ def test_lines_outside_of_a_hunk_are_unchanged(head: list[str], tail: list[str])
     value = "\n".join([*head, "here\tit is ", *tail])
     expected = "\n".join([*head, "there", *tail])
     assert patched(value, "@@\n-here\tit is \n+there") == expected
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [" one\n-\ttwo\n+2\n+2b\n three", " one\r\n-\ttwo\r\n+2\r\n+2b\r\n three\r\n"],
+)
+def test_a_patch_of_a_text_with_crlf_keeps_its_line_ends(patch: str) -> None:
+    value = TEXT.replace("\n", "\r\n")
+    assert patched(value, patch) == "one\r\n2\r\n2b\r\nthree\r\nfour\r\nfive"

@@ -1,7 +1,7 @@
 """The text of a block after a memory verb.
 
 Lengths are counted in characters. Lines are separated by line feeds, as in the numbered
-rendering. Text outside the edit stays byte for byte (tabs too).
+rendering. Text outside the edit stays byte for byte (tabs too, and line ends: `line_ends`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,12 @@ import re
 from collections.abc import Sequence
 
 from strata.core_memory.domain.blocks import Block, check_limit
+from strata.core_memory.domain.text_edits.line_ends import (
+    edit_with_line_feeds,
+    ends_in_crlf,
+    with_crlf,
+    with_line_feeds,
+)
 from strata.core_memory.domain.text_edits.messages import (
     edit_conflict,
     lines_with,
@@ -150,6 +156,13 @@ def _texts(edit: Edit) -> list[tuple[str, str]]:
 
 
 def _edited(label: str, value: str, edit: TextEdit, labels: Sequence[str]) -> str:
+    if ends_in_crlf(value):
+        plain = with_line_feeds(value)
+        return with_crlf(_with_edit(label, plain, edit_with_line_feeds(edit), labels))
+    return _with_edit(label, value, edit, labels)
+
+
+def _with_edit(label: str, value: str, edit: TextEdit, labels: Sequence[str]) -> str:
     match edit:
         case Append(content):
             return f"{value}\n{content}" if value else content

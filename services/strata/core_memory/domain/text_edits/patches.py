@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
 from strata.core_memory.domain.blocks import label_of
+from strata.core_memory.domain.text_edits.line_ends import (
+    ends_in_crlf,
+    with_crlf,
+    with_line_feeds,
+)
 from strata.core_memory.domain.text_edits.messages import (
     named_lines,
     not_applicable,
@@ -111,6 +116,10 @@ def apply_section(label: str, value: str, section: Section, labels: Sequence[str
         FailedPreconditionError: It is there more than once, or hunks overlap
             (``EDIT_NOT_APPLICABLE``).
     """
+    if ends_in_crlf(value):
+        return with_crlf(
+            apply_section(label, with_line_feeds(value), _with_line_feeds(section), labels)
+        )
     changes: list[Hunk] = []
     for lines in section.hunks:
         changes += _changes(label, value, lines, [*labels, label])
@@ -224,6 +233,15 @@ def _unified(old: str, new: str) -> Section:
         return Section(Action.DELETE, old_label)
     moved = new_label if new_label != old_label else ""
     return Section(Action.UPDATE, old_label, moved, loose=True)
+
+
+def _with_line_feeds(section: Section) -> Section:
+    """Returns the section without carriage returns at the ends of its lines."""
+    hunks = [
+        [replace(line, text=line.text.removesuffix("\r")) for line in hunk]
+        for hunk in section.hunks
+    ]
+    return replace(section, hunks=hunks)
 
 
 def _changes(
