@@ -39,6 +39,7 @@ CONTINUE = "[Continue.]"
 """Last user message of a request that must not end with an assistant message."""
 
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_SYSTEM_MARK = re.compile(r"<(?=\s{0,8}/?\s{0,8}system\s{0,8}>)", re.IGNORECASE)
 _ALPHANUMERIC = string.digits + string.ascii_letters
 
 
@@ -109,9 +110,21 @@ def legal_arguments(arguments: str) -> str:
     return json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
 
 
-def system_as_user(message: ChatMessage) -> ChatMessage:
-    """Returns a system message as a marked user message, for models that accept none here."""
-    return ChatMessage.user(f"<system>\n{message.text}\n</system>")
+def without_system_role(message: ChatMessage) -> ChatMessage:
+    """Returns a message for models that accept no system message within a conversation.
+
+    A system message becomes a user message that is marked with tags. These tags are escaped in the
+    text of users, who could otherwise write a message that looks like one of the system.
+    """
+    if message.role is ChatRole.SYSTEM:
+        return ChatMessage.user(f"<system>\n{_escaped_marks(message.text)}\n</system>")
+    if message.role is ChatRole.USER and message.derived(_has_marks, None):
+        parts = (
+            TextPart(_escaped_marks(part.text)) if isinstance(part, TextPart) else part
+            for part in message.content
+        )
+        return replace(message, content=tuple(parts))
+    return message
 
 
 def leading_system(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:
@@ -120,6 +133,14 @@ def leading_system(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatM
     while count < len(messages) and messages[count].role is ChatRole.SYSTEM:
         count += 1
     return "\n\n".join(message.text for message in messages[:count]), messages[count:]
+
+
+def _has_marks(message: ChatMessage, _: None) -> bool:
+    return _SYSTEM_MARK.search(message.text) is not None
+
+
+def _escaped_marks(text: str) -> str:
+    return _SYSTEM_MARK.sub("&lt;", text)
 
 
 def _match_returns(

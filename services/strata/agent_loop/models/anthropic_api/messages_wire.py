@@ -26,7 +26,7 @@ from strata.agent_loop.models.conversation_repair import (
     argument_object,
     leading_system,
     repair,
-    system_as_user,
+    without_system_role,
 )
 from strata.agent_loop.models.refused_parameters import Refusals
 from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
@@ -259,7 +259,8 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
 def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Returns alternating messages, user first and last, the last one with a cache mark."""
     turns: list[dict[str, Any]] = []
-    for message in messages:
+    # Few models accept a system message within a conversation; all accept a marked user block.
+    for message in map(without_system_role, messages):
         role = "assistant" if message.role is ChatRole.ASSISTANT else "user"
         blocks = _blocks(message)
         if turns and turns[-1]["role"] == role:
@@ -280,9 +281,6 @@ def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
         if message.images:
             return [{**result, "content": [b for p in message.content if (b := _part(p))]}]
         return [{**result, "content": message.text} if message.text.strip() else result]
-    if message.role is ChatRole.SYSTEM:
-        # Few models accept a system message within a conversation; all accept a marked user block.
-        return [{"type": "text", "text": system_as_user(message).text}]
     blocks = [block for part in message.content if (block := _part(part)) is not None]
     blocks.extend(
         {

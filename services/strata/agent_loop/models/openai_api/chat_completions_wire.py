@@ -30,7 +30,7 @@ from strata.agent_loop.models.conversation_repair import (
     leading_system,
     legal_arguments,
     repair,
-    system_as_user,
+    without_system_role,
 )
 from strata.agent_loop.models.openai_api.plain_schema import to_plain
 from strata.agent_loop.models.refused_parameters import Refusals
@@ -260,7 +260,7 @@ def _conversation(request: ModelRequest, quirks: Quirks, form: ReplyForm) -> lis
         messages = with_instruction(messages, reply, tools=bool(request.tools))
     if quirks.system_first:
         system, others = leading_system(messages)
-        later = [system_as_user(m) if m.role is ChatRole.SYSTEM else m for m in others]
+        later = [without_system_role(message) for message in others]
         messages = [*([ChatMessage.system(system)] if system else []), *later]
     return _ordered(_messages(messages, quirks, bool(request.tools)), quirks)
 
