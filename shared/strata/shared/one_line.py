@@ -17,11 +17,12 @@ UNSAFE_CODES = (
 )
 """C0 and C1 control characters but tab and newline, and the changes of direction: characters that
 change how a text is shown, and are not shown themselves."""
-_ESCAPES = {code: f"\\u{code:04x}" for code in UNSAFE_CODES}
+# Readers of one document a line may split at the separators of lines and paragraphs, too.
+_ESCAPES = {code: f"\\u{code:04x}" for code in (*UNSAFE_CODES, 0x2028, 0x2029)}
 
 
 def escaped(text: str) -> str:
-    """Returns the text with the characters of `UNSAFE_CODES` as escapes of JSON.
+    """Returns the text with `UNSAFE_CODES` and line and paragraph separators as escapes of JSON.
 
     A JSON document keeps its meaning, because these characters occur only in its strings.
     """

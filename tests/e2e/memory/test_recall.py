@@ -187,6 +187,18 @@ async def test_an_export_is_one_document_a_line(strata: Run, talk: agent_pb.Agen
     assert one.out == done.out
 
 
+async def test_an_export_sends_nothing_to_the_terminal(
+    system: System, ann: agent_pb.Agent, strata: Run
+) -> None:
+    text = "red \x1b[31m\x9b31m \u202egreen\u2028\u2029\x85 end"
+    system.model.script(say("Noted."))
+    assert (await strata("chat", ann.name, "--no-usage", "-m", text)).code == 0
+    done = await strata("recall", "export", ann.name)
+    sent = [json.loads(line) for line in done.out.splitlines()]
+    assert text in [message["parts"][0]["text"]["text"] for message in sent[1:]]
+    assert all(character.isprintable() for character in done.out.replace("\n", ""))
+
+
 async def test_setting_the_retention_needs_confirmation(strata: Run) -> None:
     assert (await strata("recall", "retention")).out == "messages are kept: for ever\n"
     refused = await strata("recall", "retention", "--days", "30")

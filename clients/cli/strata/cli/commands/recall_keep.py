@@ -19,6 +19,7 @@ from strata.cli.options import AgentArgument, ConversationOption, GatewayOptions
 from strata.cli.output import note, print_fields, print_json, print_table, when
 from strata.cli.times import timestamp_of
 from strata.protocol.images import IMAGE_SUFFIXES, is_image_id
+from strata.shared.one_line import escaped
 
 _MAX_MESSAGES = 500
 
@@ -47,7 +48,8 @@ def export_messages(
             request.agent_id = await client.agent_id(agent)
         async for response in client.messages.ExportMessages(request):
             for message in response.messages:
-                sys.stdout.write(json.dumps(MessageToDict(message), ensure_ascii=False) + "\n")
+                line = json.dumps(MessageToDict(message), ensure_ascii=False)
+                sys.stdout.write(escaped(line) + "\n")
                 await saved.save(message)
             count += len(response.messages)
         return count
