@@ -195,6 +195,7 @@ async def test_searches_find_messages_and_passages(system: System) -> None:
         assert stored["message"] == "Stored."
         twice = await result_of(client, "archival_memory_insert", **fact)
         assert twice["message"].startswith("Nothing was stored")
+        assert (twice["id"], twice["tags"]) == (stored["id"], ["house"])
         hits = (await result_of(client, "archival_memory_search", query="blue pot"))["results"]
         assert [(hit["content"], hit["tags"]) for hit in hits] == [(fact["content"], ["house"])]
         other = {"query": "blue pot", "tags": ["garden"], "tag_match_mode": "all"}

@@ -91,6 +91,37 @@ async def test_tags_of_many_passages_are_counted_in_one_order(client: Client) ->
     assert list((await client.agents.GetAgentStats(stats)).tags) == by_use
 
 
+async def test_tags_of_a_text_that_is_stored_again_are_added(client: Client) -> None:
+    agent = new_id("agent")
+    await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
+
+    async def insert(*tags: str) -> pb.InsertPassageResponse:
+        passage = pb.NewPassage(text=TEXT, tags=tags, origin=pb.PassageOrigin(agent_id=agent))
+        request = pb.InsertPassageRequest(agent_id=agent, passage=passage)
+        return await client.passages.InsertPassage(request)
+
+    first = await insert("bird", "green")
+    again = await insert("pet", "bird")
+    assert (again.duplicate, again.passage.id) == (True, first.passage.id)
+    assert list(again.passage.tags) == ["bird", "green", "pet"]
+    search = pb.SearchPassagesRequest(agent_id=agent, query="parrot", tags=["pet"])
+    (hit,) = (await client.passages.SearchPassages(search)).hits
+    assert hit.passage.id == first.passage.id
+    tags = (await client.passages.ListTags(pb.ListTagsRequest(agent_id=agent))).tags
+    assert [(tag.tag, tag.count) for tag in tags] == [("bird", 1), ("green", 1), ("pet", 1)]
+
+    # Without new tags nothing changes.
+    assert (await insert("green")).passage.revision == again.passage.revision == 2
+    history = pb.ListPassageVersionsRequest(passage_id=first.passage.id)
+    newest, oldest = (await client.passages.ListPassageVersions(history)).versions
+    assert (list(newest.tags), list(oldest.tags)) == (["bird", "green", "pet"], ["bird", "green"])
+    assert newest.origin.agent_id == agent
+
+    with pytest.raises(InvalidArgumentError, match="must not be more than 64"):
+        await insert(*(f"tag {number}" for number in range(62)))
+    assert (await insert()).passage.revision == 2
+
+
 HOSTILE = ["two\nlines", "end\r", "\u2028", "bell\a", "\u202eevil", "x" * 129, " ", "nul\0"]
 
 

@@ -23,6 +23,9 @@ async def test_an_insert_reports_near_duplicates(tools: Tools) -> None:
     (again,) = await tools.run(("archival_memory_insert", {"content": GREEN}))
     assert "holds this very text already" in again.tool_return.content
     assert not again.archival_changed
+    (tagged,) = await tools.run(("archival_memory_insert", {"content": GREEN, "tags": ["tea"]}))
+    assert json.loads(tagged.tool_return.content)["message"]["tags"] == ["taste", "tea"]
+    assert tagged.archival_changed
     blue = GREEN.replace("green", "blue")
     (near,) = await tools.run(("archival_memory_insert", {"content": blue}))
     assert near.archival_changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert.archives import (
+    MAX_TAGS,
     check_new_tags,
     check_short_text,
     check_tags,
@@ -139,6 +140,26 @@ def to_change(request: pb.UpdatePassageRequest, text: NewText | None) -> Passage
         tags=_tags(request.tags) if request.set_tags else None,
         metadata=dict(request.metadata) if request.set_metadata else None,
     )
+
+
+def check_added_tags(tags: Collection[str]) -> None:
+    """Checks the number of tags that a stored passage has after tags are added.
+
+    Raises:
+        InvalidArgumentError: There are too many.
+    """
+    checks = Checks()
+    if len(tags) > MAX_TAGS:
+        checks.fail(
+            "passage.tags",
+            f"and those of the stored passage with the same text must not be more than {MAX_TAGS}",
+        )
+    checks.done()
+
+
+def to_author_of_tags(sent: pb.NewPassage) -> Author:
+    """Returns the author of tags that are added because a text was sent again."""
+    return _to_author(sent.origin, "The same text was stored again with further tags.")
 
 
 def check_change(request: pb.UpdatePassageRequest) -> None:

@@ -235,6 +235,16 @@ class PassageHistory(Protocol):
         """
         ...
 
+    async def add_tags(
+        self, passage_id: str, tags: Sequence[str], author: Author, now: datetime
+    ) -> Passage:
+        """Adds tags to a passage; changes nothing if it has them all.
+
+        Raises:
+            UnavailableError: It was deleted meanwhile.
+        """
+        ...
+
     async def delete(self, passage_id: str, author: Author, now: datetime) -> None:
         """Hides a passage; idempotent.
 

@@ -14,7 +14,7 @@ from strata.archival.convert import archives as convert
 from strata.archival.convert import passages as convert_passages
 from strata.archival.convert import search as convert_search
 from strata.archival.convert.passages import PassageReader
-from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage
+from strata.archival.domain.passages import Archive, ArchiveRef, NewPassage, Passage
 from strata.archival.domain.store import ArchiveStore, PassageHistory, PassageStore
 from strata.archival.search.passage_search import PassageSearch
 from strata.archival.servicers.uploads import PassageUpload
@@ -72,8 +72,19 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         key = convert.to_request(request)
         passages = await self._to_passages([request.passage], "passage")
         (stored,) = await self._passages.insert(place, passages, self._template(place), key)
+        if stored.duplicate:
+            stored = replace(stored, passage=await self._with_tags(stored.passage, request.passage))
         self._wake()
         return convert_passages.inserted_to_proto(stored)
+
+    async def _with_tags(self, passage: Passage, sent: pb.NewPassage) -> Passage:
+        """Returns a stored passage after it got the tags with which its text was sent again."""
+        tags = {*passage.tags, *sent.tags}
+        if len(tags) == len(passage.tags):
+            return passage
+        convert_passages.check_added_tags(tags)
+        author = convert_passages.to_author_of_tags(sent)
+        return await self._history.add_tags(passage.id, sent.tags, author, self._clock.now())
 
     async def UploadPassages(
         self, request_iterator: AsyncIterator[pb.UploadPassagesRequest], context: Context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -40,7 +41,13 @@ from strata.archival.store.rows import (
     to_records,
     version_columns,
 )
-from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.protocol.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    NotFoundError,
+    Reason,
+    UnavailableError,
+)
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.async_engine import AsyncConnection
@@ -164,6 +171,21 @@ class PostgresPassageHistory:
                 origin=replace(old.origin, taint=_taint_after(old, change)),
             )
             return await _apply(connection, row, new, change, Operation.UPDATE, now)
+
+    async def add_tags(
+        self, passage_id: str, tags: Sequence[str], author: Author, now: datetime
+    ) -> Passage:
+        """Adds tags to a passage, with its row locked."""
+        values = {"project": current_project(), "id": passage_id}
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(_LOCK, values)).one_or_none()
+            if row is None or row.deleted:
+                raise UnavailableError("Send the passage again.", retry_after=0.0)
+            old = to_passage(row)
+            new = replace(old, tags=tuple(sorted({*old.tags, *tags})))
+            if new.tags == old.tags:
+                return old
+            return await _apply(connection, row, new, PassageChange(author), Operation.UPDATE, now)
 
     async def delete(self, passage_id: str, author: Author, now: datetime) -> None:
         """Hides a passage, with its row locked."""

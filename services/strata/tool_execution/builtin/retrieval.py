@@ -190,8 +190,12 @@ class ArchivalTools:
             )
         )
         if stored.duplicate:
-            note = "Nothing was stored: archival memory holds this very text already."
-            return Output({"message": note})
+            note: dict[str, Any] = {
+                "message": "Nothing was stored: archival memory holds this very text already."
+            }
+            if arguments.get("tags"):
+                note["tags"] = list(stored.passage.tags)
+            return Output(note, archival_changed="tags" in note)
         near = (
             label for near_duplicate in stored.near_duplicates for label in near_duplicate.taint
         )

@@ -95,7 +95,8 @@ async def insert_passage(
     stored = await client.passages.InsertPassage(request)
     if stored.duplicate:
         message = "Nothing was stored: archival memory already has exactly this text."
-        return {"message": message, "id": stored.passage.id}
+        tags = {"tags": list(stored.passage.tags)} if arguments.get("tags") else {}
+        return {"message": message, "id": stored.passage.id, **tags}
     if not stored.near_duplicates:
         return {"message": "Stored.", "id": stored.passage.id}
     return {

@@ -440,7 +440,9 @@ class InsertPassageResponse(_message.Message):
     NEAR_DUPLICATE_IDS_FIELD_NUMBER: _builtins.int
     NEAR_DUPLICATES_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
-    """True if the archive already contained exactly this text; that passage is then returned."""
+    """True if the archive already contained exactly this text. That passage is then returned, after
+    tags that it lacked were added to it, as by UpdatePassage; metadata and origin stay as they are.
+    """
     @_builtins.property
     def passage(self) -> Global___Passage:
         """The passage."""

@@ -115,9 +115,10 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadPassages(self, request_iterator, context):
-        """Stores many passages, at least one, and responds to each message with the number of durable
-        passages. An interrupted upload resumes when it is sent again with its request_id: the first
-        response contains the number of passages to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        """Stores many passages, at least one, but none whose text the archive contains already, and
+        responds to each message with the number of durable passages. An interrupted upload resumes
+        when it is sent again with its request_id: the first response contains the number of passages
+        to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """

@@ -27,9 +27,10 @@ class PassageServiceStub:
     (TOKEN_LIMIT_EXCEEDED).
     """
     UploadPassages: _aio.StreamStreamMultiCallable[_passage_service_pb2.UploadPassagesRequest, _passage_service_pb2.UploadPassagesResponse]
-    """Stores many passages, at least one, and responds to each message with the number of durable
-    passages. An interrupted upload resumes when it is sent again with its request_id: the first
-    response contains the number of passages to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
+    """Stores many passages, at least one, but none whose text the archive contains already, and
+    responds to each message with the number of durable passages. An interrupted upload resumes
+    when it is sent again with its request_id: the first response contains the number of passages
+    to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
     AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
     (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
     """
@@ -93,9 +94,10 @@ class PassageServiceServicer:
         request_iterator: _abc.AsyncIterator[_passage_service_pb2.UploadPassagesRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.UploadPassagesRequest], _abc.AsyncIterator[_passage_service_pb2.UploadPassagesResponse]],
     ) -> _abc.AsyncIterator[_passage_service_pb2.UploadPassagesResponse]:
-        """Stores many passages, at least one, and responds to each message with the number of durable
-        passages. An interrupted upload resumes when it is sent again with its request_id: the first
-        response contains the number of passages to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        """Stores many passages, at least one, but none whose text the archive contains already, and
+        responds to each message with the number of durable passages. An interrupted upload resumes
+        when it is sent again with its request_id: the first response contains the number of passages
+        to skip. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
