@@ -124,12 +124,15 @@ async def test_argument_that_is_not_utf_8_is_wrong_usage(
     assert outcome.err.startswith("Error: An argument, a line or the name of a file has bytes")
 
 
+@pytest.mark.parametrize(
+    "command", ["agents list", "--help", "agents --help", "agents", "--version"]
+)
 @pytest.mark.parametrize(("stdout", "code"), [("/dev/full", 1), (None, 0)])
 async def test_output_that_cannot_be_written_is_one_readable_line(
-    environment: None, stdout: str | None, code: int
+    environment: None, stdout: str | None, code: int, command: str
 ) -> None:
     to = ">&-" if stdout is None else f"> {stdout}"
-    shell = f"exec {shlex.quote(sys.executable)} -m strata.cli.main agents list {to}"
+    shell = f"exec {shlex.quote(sys.executable)} -m strata.cli.main {command} {to}"
     process = await asyncio.create_subprocess_shell(
         shell,
         env={**os.environ, "PYTHONPATH": SOURCE_PATH},

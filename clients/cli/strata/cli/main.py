@@ -215,7 +215,15 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A character that the terminal cannot encode must not end a chat.
             stream.reconfigure(errors="replace")
-    app(prog_name="strata")
+    try:
+        app(prog_name="strata")
+    except OSError as error:
+        # Help is printed while the arguments are parsed, before a command runs.
+        reported = reported_error(error)
+        if reported is None:
+            raise
+        show_error(reported)
+        sys.exit(exit_code_of(reported))
 
 
 if __name__ == "__main__":
