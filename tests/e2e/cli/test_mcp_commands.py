@@ -39,8 +39,8 @@ async def test_a_program_and_a_url_are_added_shown_and_removed(
     assert "not write: it has changed" in shown
     listed = (await strata("mcp", "servers", "list")).out.splitlines()
     assert [row.split("\t")[:3] for row in listed[1:]] == [
-        ["files", "stdio", "well"],
-        ["wiki", "sse", "well"],
+        ["files", "stdio", "healthy"],
+        ["wiki", "sse", "healthy"],
     ]
     assert (await strata("mcp", "servers", "delete", "wiki", "--yes")).code == 0
     assert list(gateway.mcp.servers.values()) == [files]

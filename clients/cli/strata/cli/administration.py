@@ -1,4 +1,4 @@
-"""Arguments, options, look-ups and output of the commands for organizations, projects and keys."""
+"""What the commands for organizations, projects and keys share: arguments, lookup, output."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import typer
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.cli.client import GatewayClient, first_of
+from strata.cli.client import GatewayClient, item_named
 from strata.cli.output import note, print_json, print_listing, when
 from strata.cli.times import parse_end
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.ids import is_id
-
-_EVERYTHING = 1_000_000
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name, for people.")]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY-ID", help="Id of the key: key-…")]
@@ -24,7 +22,7 @@ ProjectOption = Annotated[
     typer.Option(
         "--project",
         metavar="PROJECT",
-        help="Name or id of a project, with the organization key; else the project of the API key.",
+        help="Name or id of a project; needs an organization key. Default: the API key's project.",
         show_default=False,
     ),
 ]
@@ -33,7 +31,7 @@ OrganizationOption = Annotated[
     typer.Option(
         "--organization",
         metavar="ORGANIZATION",
-        help="Name or id of an organization; else that of the key.",
+        help="Name or id of an organization. Default: the organization of the key.",
         show_default=False,
     ),
 ]
@@ -46,7 +44,7 @@ ExpiresOption = Annotated[
     typer.Option(
         "--expires",
         metavar="WHEN",
-        help='When the key stops being valid: "90d", "12h", "4w", or "2027-01-31"; else never.',
+        help='When the key expires: "90d", "12h", "4w", or "2027-01-31". Default: never.',
         show_default=False,
     ),
 ]
@@ -60,16 +58,15 @@ async def project_id(client: GatewayClient, name_or_id: str) -> str:
     """
     if is_id(name_or_id, "project"):
         return name_or_id
-    listed = await first_of(
-        client.admin.ListProjects, pb.ListProjectsRequest(), "projects", _EVERYTHING
+    project: pb.Project | None = await item_named(
+        client.admin.ListProjects, pb.ListProjectsRequest(), "projects", name_or_id
     )
-    ids = [project.id for project in listed.projects if project.name == name_or_id]
-    if not ids:
+    if project is None:
         raise NotFoundError(
             f'There is no project "{name_or_id}". List them with: strata projects list',
             reason=Reason.PROJECT_NOT_FOUND,
         )
-    return ids[0]
+    return project.id
 
 
 async def organization_id(client: GatewayClient, name_or_id: str) -> str:
@@ -80,25 +77,19 @@ async def organization_id(client: GatewayClient, name_or_id: str) -> str:
     """
     if not name_or_id or is_id(name_or_id, "organization"):
         return name_or_id
-    listed = await first_of(
-        client.admin.ListOrganizations,
-        pb.ListOrganizationsRequest(),
-        "organizations",
-        _EVERYTHING,
+    organization: pb.Organization | None = await item_named(
+        client.admin.ListOrganizations, pb.ListOrganizationsRequest(), "organizations", name_or_id
     )
-    ids = [
-        organization.id for organization in listed.organizations if organization.name == name_or_id
-    ]
-    if not ids:
+    if organization is None:
         raise NotFoundError(
             f'There is no organization "{name_or_id}". List them with: strata organizations list',
             reason=Reason.ORGANIZATION_NOT_FOUND,
         )
-    return ids[0]
+    return organization.id
 
 
 def expiry(text: str) -> Timestamp | None:
-    """Returns when a key stops being valid; None for an empty text, which means never.
+    """Returns when a key expires; None for an empty text, which means never.
 
     Raises:
         UsageError: See `parse_end`.

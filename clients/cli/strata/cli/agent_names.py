@@ -13,17 +13,17 @@ from strata.cli.client import connected
 from strata.cli.connection import Choice, find_target
 from strata.client.settings import ClientSettings
 
-_ANSWER_S = 1.5
-_MOST = 200
+_TIMEOUT_S = 1.5
+_MAX_AGENTS = 200
 _SAFE_CHARS = frozenset("_-.@+=,%")
 
 
 def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
     """Returns the names of agents that begin with a text, as `typer` expects it.
 
-    The gateway is that of the options typed so far, of the environment or of the data folder. If it
-    cannot be found or does not answer within 1.5 s, there are no names. At most 200 agents are
-    looked at.
+    The gateway comes from the options typed so far, from the environment or from the data folder.
+    The list is empty if no gateway is found or none answers within 1.5 s. It contains at most 200
+    names.
 
     Args:
         ctx: The command that is being typed.
@@ -38,7 +38,7 @@ def complete_agent(ctx: typer.Context, incomplete: str) -> list[str]:
 def is_typeable(name: str) -> bool:
     """Whether a shell reads a name unchanged, as one word.
 
-    The scripts of the shells insert names without quotes, and that of zsh evaluates them.
+    The completion scripts insert names without quotes, and the script of zsh evaluates them.
     """
     return not name.startswith("-") and all(
         character.isalnum() or character in _SAFE_CHARS for character in name
@@ -47,8 +47,8 @@ def is_typeable(name: str) -> bool:
 
 async def _names(choice: Choice, incomplete: str) -> list[str]:
     target = find_target(choice, ClientSettings.from_environment())
-    request = pb.ListAgentsRequest(name_contains=incomplete, page_size=_MOST)
-    async with asyncio.timeout(_ANSWER_S), connected(target) as client:
+    request = pb.ListAgentsRequest(name_contains=incomplete, page_size=_MAX_AGENTS)
+    async with asyncio.timeout(_TIMEOUT_S), connected(target) as client:
         listed = await client.agents.ListAgents(request)
     names = (agent.name for agent in listed.agents)
     return sorted(name for name in names if name.startswith(incomplete) and is_typeable(name))

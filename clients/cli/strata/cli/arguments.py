@@ -7,8 +7,8 @@ from pathlib import Path
 from strata.cli.failures import UsageError
 
 
-def named(text: str) -> str:
-    """Returns a name or an id that is not blank.
+def nonblank_name(text: str) -> str:
+    """Returns a name or an id unchanged, after checking that it is not blank.
 
     Raises:
         UsageError: It is blank, for example an unset shell variable.
@@ -22,7 +22,7 @@ def folder_of_option(text: str) -> Path:
     """Returns the data folder that an option names.
 
     Raises:
-        UsageError: It is blank; as a path that would mean the working directory.
+        UsageError: It is blank. `Path` would read a blank text as the working directory.
     """
     if not text.strip():
         raise UsageError("--data is blank: give the path of the data folder.")

@@ -1,4 +1,4 @@
-"""The commands' client of a gateway: stubs, agents by name, and lists of several pages."""
+"""The client of the commands: stubs, lookup by name, and lists of several pages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.cli.connection import Target
 from strata.client import services
 from strata.client.calls.agents import is_agent_id
+from strata.client.calls.pages import pages
 from strata.client.errors import UnreachableError
 from strata.client.services import Services, is_transport_failure, open_channel
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
@@ -21,7 +22,7 @@ _PAGE_SIZE = 500
 
 
 class GatewayClient(Services):
-    """Stubs of one gateway's services, and look-up of agents by name."""
+    """Stubs of one gateway's services, and lookup of agents by name."""
 
     async def agent(self, name_or_id: str) -> agent_service_pb2.Agent:
         """Returns an agent by id or by name.
@@ -96,13 +97,34 @@ async def all_of(
         request: The request; its page token is set here.
         items: Name of the repeated field.
     """
-    whole = page = await call(request)
-    while page.next_page_token:
-        request.page_token = page.next_page_token
-        page = await call(request)
-        getattr(whole, items).extend(getattr(page, items))
+    whole: ListResponseT | None = None
+    async for page in pages(call, request):
+        if whole is None:
+            whole = page
+        else:
+            getattr(whole, items).extend(getattr(page, items))
+    assert whole is not None
     whole.next_page_token = ""
     return whole
+
+
+async def item_named(
+    call: Callable[[Any], Awaitable[ListResponse]], request: Any, items: str, name_or_id: str
+) -> Any:
+    """Returns the first item of a list with this name or id; None if there is none.
+
+    Args:
+        call: The method of a stub.
+        request: The request with its filters; its page fields are set here.
+        items: Name of the repeated field, whose messages have ``id`` and ``name``.
+        name_or_id: The name or the id.
+    """
+    request.page_size = _PAGE_SIZE
+    async for page in pages(call, request):
+        for item in getattr(page, items):
+            if name_or_id in (item.id, item.name):
+                return item
+    return None
 
 
 def new_request_id() -> str:

@@ -17,8 +17,8 @@ _MODE = (
     "Messages to remove from a full window: sliding_window (the oldest) or all (but the newest)."
 )
 _SHARE = "Share of the space for messages that a compaction frees, such as 0.3."
-_MODEL = "Handle of the model that writes the summaries; else the agent's own."
-_PROMPT = "Prompt for that model; else the built-in one."
+_MODEL = "Handle of the model that writes the summaries. Default: the agent's model."
+_PROMPT = "Prompt for that model. Default: the built-in one."
 _FILE = "File with the prompt for that model."
 _CHARS = "Maximum number of characters of a summary."
 _ACKNOWLEDGE = (

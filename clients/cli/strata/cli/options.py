@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from strata.cli.agent_names import complete_agent
-from strata.cli.arguments import folder_of_option, named
+from strata.cli.arguments import folder_of_option, nonblank_name
 from strata.cli.client import GatewayClient, talk
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
@@ -31,7 +31,7 @@ AgentArgument = Annotated[
     typer.Argument(
         metavar="AGENT",
         help="Name or id of the agent.",
-        callback=named,
+        callback=nonblank_name,
         autocompletion=complete_agent,
     ),
 ]
@@ -58,7 +58,7 @@ OrganizationKeyOption = Annotated[
     typer.Option(
         "--organization-key",
         metavar="KEY",
-        help="The organization key; else STRATA_ORGANIZATION_KEY, else the one of the data folder.",
+        help="The organization key. Default: STRATA_ORGANIZATION_KEY, or the data folder's key.",
         rich_help_panel=_PANEL,
         show_default=False,
     ),
@@ -101,7 +101,7 @@ class GatewayOptions:
 
         Args:
             work: Makes the calls.
-            organization_key: The key; empty for that of the environment or the data folder.
+            organization_key: The key; empty to use the key of the environment or the data folder.
 
         Raises:
             StrataError: The gateway or the key cannot be found, or `work` failed.
@@ -180,7 +180,7 @@ class _ConnectionOptions:
         str,
         _connection_option(
             "--address",
-            "The gateway; else STRATA_ADDRESS, else the one of the data folder.",
+            "The gateway. Default: STRATA_ADDRESS, or the address in the data folder.",
             metavar="HOST:PORT|https://HOST",
         ),
     ] = ""
@@ -188,7 +188,7 @@ class _ConnectionOptions:
         str,
         _connection_option(
             "--api-key",
-            "The key; else STRATA_API_KEY, else the one of the data folder.",
+            "The key. Default: STRATA_API_KEY, or the data folder's key.",
             metavar="KEY",
         ),
     ] = ""
@@ -196,7 +196,7 @@ class _ConnectionOptions:
         Path | None,
         _connection_option(
             "--data",
-            "The data folder; else STRATA_DATA, else the default one.",
+            "The data folder. Default: STRATA_DATA, or the user's data folder.",
             metavar="FOLDER",
             parser=folder_of_option,
         ),

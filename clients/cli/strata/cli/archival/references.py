@@ -1,4 +1,4 @@
-"""Look-up of archives by name or id."""
+"""Finds archives by name or id."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from strata.api.archival.v1 import archive_service_pb2 as pb
-from strata.cli.client import GatewayClient
+from strata.cli.client import GatewayClient, item_named
 from strata.protocol.errors import NotFoundError, Reason
-
-_PAGE_SIZE = 500
 
 ArchiveArgument = Annotated[
     str, typer.Argument(metavar="ARCHIVE", help="Name or id of the archive.")
@@ -27,19 +25,15 @@ async def archive_named(client: GatewayClient, name_or_id: str) -> pb.Archive:
     if is_archive_id(name_or_id):
         request = pb.GetArchiveRequest(archive_id=name_or_id)
         return (await client.archives.GetArchive(request)).archive
-    listing = pb.ListArchivesRequest(page_size=_PAGE_SIZE)
-    while True:
-        page = await client.archives.ListArchives(listing)
-        for archive in page.archives:
-            if archive.name == name_or_id:
-                return archive
-        listing.page_token = page.next_page_token
-        if not page.next_page_token:
-            raise NotFoundError(
-                f'There is no archive "{name_or_id}". List them with: strata archival archives'
-                " list",
-                reason=Reason.ARCHIVE_NOT_FOUND,
-            )
+    archive: pb.Archive | None = await item_named(
+        client.archives.ListArchives, pb.ListArchivesRequest(), "archives", name_or_id
+    )
+    if archive is None:
+        raise NotFoundError(
+            f'There is no archive "{name_or_id}". List them with: strata archival archives list',
+            reason=Reason.ARCHIVE_NOT_FOUND,
+        )
+    return archive
 
 
 async def archive_id(client: GatewayClient, name_or_id: str) -> str:

@@ -13,8 +13,7 @@ import typer
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.api.gateway.v1.run_service_pb2 import MemoryStatus
-from strata.cli.arguments import named
-from strata.cli.chat.prompt import interruptible, is_interactive
+from strata.cli.arguments import nonblank_name
 from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands.agents_context import compact_conversation, show_context
 from strata.cli.commands.agents_memory import (
@@ -30,6 +29,7 @@ from strata.cli.commands.agents_memory import (
 from strata.cli.commands.agents_tools import show_tools
 from strata.cli.commands.conversations import fork_conversation, list_conversations
 from strata.cli.compaction_options import CompactionChoice
+from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
 from strata.cli.list_options import (
     AddTagOption,
@@ -189,7 +189,7 @@ def show_agent(
 @online
 def create_agent(
     connection: GatewayOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", callback=named)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", callback=nonblank_name)],
     agent_type: TypeOption = AgentType.LETTA_V1,
     model: ModelOption = None,
     fallback_models: FallbackModelsOption = None,
@@ -325,21 +325,19 @@ def update_agent(
 def delete_agent(
     connection: GatewayOptions,
     agent: AgentArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete an agent with its whole memory."""
 
     async def delete(client: GatewayClient) -> str:
-        doomed = await client.agent(agent)
-        if not yes:
-            if not is_interactive():
-                raise UsageError("Deleting cannot be undone. Give --yes.")
-            with interruptible():
-                typer.confirm(
-                    f"Delete {doomed.name} ({doomed.id}) with its whole memory?", abort=True
-                )
-        await client.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=doomed.id))
-        return doomed.name
+        target = await client.agent(agent)
+        confirm(
+            f"Delete {target.name} ({target.id}) with its whole memory?",
+            yes=yes,
+            otherwise="Deleting cannot be undone.",
+        )
+        await client.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=target.id))
+        return target.name
 
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 

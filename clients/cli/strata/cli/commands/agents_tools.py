@@ -40,7 +40,7 @@ def show_tools(
             if server is None:
                 continue
             try:
-                listed_server = await mcp_lookup.named(client, server)
+                listed_server = await mcp_lookup.server_named(client, server)
             except NotFoundError:
                 problems.append(f"{name}: there is no such MCP server")
                 continue

@@ -100,7 +100,7 @@ def show_approval(
             ("deadline", when(request.expire_time)),
             ("otherwise", _default_decision(request)),
             ("untrusted", untrusted_sources_line(request)),
-            ("waits too", ", ".join(call.name for call in request.waiting_calls)),
+            ("also waiting", ", ".join(call.name for call in request.waiting_calls)),
         ]
     )
     by_client = calls_by_client(request)
@@ -123,8 +123,8 @@ def approve(
         typer.Option(
             "--return",
             metavar="CALL=TEXT",
-            help="Return of your own program for a call, which the server then does not make;"
-            " may be repeated. Client tools need it.",
+            help="Return value for a call that your own program made; the server does not make it."
+            " May be repeated. Required for client tools.",
         ),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why the others are denied.")] = "",
@@ -149,7 +149,9 @@ def approve(
 def deny(
     connection: GatewayOptions,
     approval: ApprovalArgument,
-    reason: Annotated[str, typer.Option("--reason", help="The reason, which the agent gets.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", help="The reason; the agent receives it.")
+    ] = "",
     as_json: EventsOption = False,
 ) -> None:
     """Deny all calls of a request, and show the run that continues."""
@@ -168,6 +170,19 @@ def _answer(
     *,
     as_json: bool,
 ) -> None:
+    """Answers a request, shows the run that continues, and exits with 1 if the run fails.
+
+    Args:
+        connection: The gateway.
+        approval: Id of the request.
+        decide: Returns the decision about a call; its id and the hash are added here.
+        chosen: Ids of calls that options name; each must be a call of the request.
+        as_json: Print events as lines of JSON.
+
+    Raises:
+        UsageError: The request does not contain a chosen call.
+    """
+
     async def respond(client: GatewayClient) -> bool:
         open_approval = await _read_approval(client, approval)
         request = open_approval.request

@@ -131,7 +131,7 @@ def restore(
         typer.Argument(
             metavar="REVISION",
             min=0,
-            help="The version to bring back; else the deletion is undone.",
+            help="The version to restore. Without it, the deletion is undone.",
             show_default=False,
         ),
     ] = 0,

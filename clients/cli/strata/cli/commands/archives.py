@@ -88,7 +88,7 @@ def create_archive(
         typer.Option(
             "--embedding-model",
             metavar="MODEL",
-            help="Its fixed model; else the server's default, which may change.",
+            help="Its permanent embedding model. Default: the server's, which may change.",
             show_default=False,
         ),
     ] = "",
@@ -208,14 +208,14 @@ def delete_archive(
     """Delete an archive with its passages."""
 
     async def delete(client: GatewayClient) -> tuple[str, int]:
-        doomed = await archive_named(client, archive)
+        target = await archive_named(client, archive)
         confirm(
-            f"Delete {safe(doomed.name)} with {_passages(doomed.passage_count)}?",
+            f"Delete {safe(target.name)} with {_passages(target.passage_count)}?",
             yes=yes,
             otherwise="Deleting cannot be undone.",
         )
-        done = await client.archives.DeleteArchive(pb.DeleteArchiveRequest(archive_id=doomed.id))
-        return doomed.name, done.deleted_passages
+        done = await client.archives.DeleteArchive(pb.DeleteArchiveRequest(archive_id=target.id))
+        return target.name, done.deleted_passages
 
     name, count = connection.run(delete)
     typer.echo(f"Deleted {safe(name)} with {_passages(count)}.")

@@ -108,7 +108,8 @@ async def fork(
         client: The gateway.
         agent: The agent of the conversation.
         message_id: Its last message; empty for the newest.
-        conversation_id: The conversation; else that of the message, or the default one.
+        conversation_id: The conversation; empty for the conversation of the message, or the
+            agent's default one.
         title: Title of the new one.
 
     Raises:

@@ -196,10 +196,10 @@ def delete_file(
     """Delete a file."""
 
     async def delete(client: GatewayClient) -> str:
-        doomed = await file_named(client, file)
-        confirm(f"Delete {doomed.name}?", yes=yes, otherwise="Deleting cannot be undone.")
-        await client.files.DeleteFile(pb.DeleteFileRequest(file_id=doomed.id))
-        return doomed.name
+        target = await file_named(client, file)
+        confirm(f"Delete {target.name}?", yes=yes, otherwise="Deleting cannot be undone.")
+        await client.files.DeleteFile(pb.DeleteFileRequest(file_id=target.id))
+        return target.name
 
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 

@@ -103,14 +103,14 @@ def delete_folder(
     """Delete a folder with its files."""
 
     async def delete(client: GatewayClient) -> str:
-        doomed = await folder_named(client, folder)
+        target = await folder_named(client, folder)
         confirm(
-            f"Delete {doomed.name} with its {doomed.file_count} files?",
+            f"Delete {target.name} with its {target.file_count} files?",
             yes=yes,
             otherwise="Deleting cannot be undone.",
         )
-        await client.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=doomed.id))
-        return doomed.name
+        await client.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=target.id))
+        return target.name
 
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 

@@ -9,7 +9,7 @@ import typer
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands import mcp_login, mcp_serve
-from strata.cli.commands.mcp_lookup import ServerArgument, named
+from strata.cli.commands.mcp_lookup import ServerArgument, server_named
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
@@ -181,8 +181,8 @@ def show(connection: GatewayOptions, server: ServerArgument, as_json: JsonOption
     """Show a server, its tools and its errors."""
 
     async def read(client: GatewayClient) -> pb.McpServer:
-        listed = await named(client, server)
-        request = pb.GetMcpServerRequest(mcp_server_id=listed.id)
+        mcp_server = await server_named(client, server)
+        request = pb.GetMcpServerRequest(mcp_server_id=mcp_server.id)
         return (await client.mcp.GetMcpServer(request)).server
 
     _show(connection.run(read), as_json)
@@ -231,7 +231,7 @@ def update(
         )
 
     async def put(client: GatewayClient) -> pb.McpServer:
-        mcp_server = await named(client, server)
+        mcp_server = await server_named(client, server)
         # The update replaces the whole configuration, so send the other settings as they were.
         for field, value in changes.items():
             setattr(mcp_server, field, value)
@@ -253,8 +253,8 @@ def refresh(
     """Read the tools of a server again."""
 
     async def read(client: GatewayClient) -> pb.RefreshMcpServerResponse:
-        listed = await named(client, server)
-        request = pb.RefreshMcpServerRequest(mcp_server_id=listed.id)
+        mcp_server = await server_named(client, server)
+        request = pb.RefreshMcpServerRequest(mcp_server_id=mcp_server.id)
         return await client.mcp.RefreshMcpServer(request)
 
     answer = connection.run(read)
@@ -272,14 +272,14 @@ def delete(connection: GatewayOptions, server: ServerArgument, yes: YesOption = 
     """Remove a server with its tools."""
 
     async def remove(client: GatewayClient) -> str:
-        doomed = await named(client, server)
+        mcp_server = await server_named(client, server)
         confirm(
-            f"Remove {doomed.name} with its tools?",
+            f"Remove {mcp_server.name} with its tools?",
             yes=yes,
             otherwise="Agents lose these tools.",
         )
-        await client.mcp.RemoveMcpServer(pb.RemoveMcpServerRequest(mcp_server_id=doomed.id))
-        return doomed.name
+        await client.mcp.RemoveMcpServer(pb.RemoveMcpServerRequest(mcp_server_id=mcp_server.id))
+        return mcp_server.name
 
     typer.echo(f"Removed {safe(connection.run(remove))}.")
 
@@ -295,8 +295,8 @@ def tools(
     """List all tools of a server; for unusable tools, with the reason."""
 
     async def read(client: GatewayClient) -> pb.ListMcpToolsResponse:
-        listed = await named(client, server)
-        request = pb.ListMcpToolsRequest(mcp_server_id=listed.id)
+        mcp_server = await server_named(client, server)
+        request = pb.ListMcpToolsRequest(mcp_server_id=mcp_server.id)
         return await first_of(client.mcp.ListMcpTools, request, "tools", limit)
 
     listing = connection.run(read)
@@ -305,7 +305,11 @@ def tools(
         for tool in listing.tools
     ]
     print_listing(
-        listing, ["name", "state", "says"], rows, empty="It has no tools.", as_json=as_json
+        listing,
+        ["name", "state", "description or problem"],
+        rows,
+        empty="The server has no tools.",
+        as_json=as_json,
     )
 
 
@@ -320,13 +324,14 @@ def approve(
     """Show the new definition of a changed tool, and approve it."""
 
     async def change(client: GatewayClient) -> pb.McpTool:
-        owner = await named(client, server)
-        request = pb.ListMcpToolsRequest(mcp_server_id=owner.id)
+        mcp_server = await server_named(client, server)
+        request = pb.ListMcpToolsRequest(mcp_server_id=mcp_server.id)
         listed = (await first_of(client.mcp.ListMcpTools, request, "tools", _PAGE_SIZE * 2)).tools
         chosen = [tool_ for tool_ in listed if name in (tool_.name, tool_.tool_name)]
         if not chosen:
             raise NotFoundError(
-                f'{owner.name} has no tool "{name}". List them with: strata mcp tools {owner.name}',
+                f'{mcp_server.name} has no tool "{name}". List them with: strata mcp tools '
+                f"{mcp_server.name}",
                 reason=Reason.TOOL_NOT_FOUND,
             )
         tool = chosen[0]
@@ -339,7 +344,7 @@ def approve(
                 f"Approve {tool.tool_name}?", yes=yes, otherwise="Models get the new definition."
             )
         approval = pb.ApproveMcpToolRequest(
-            mcp_server_id=owner.id, name=tool.name, version=tool.version
+            mcp_server_id=mcp_server.id, name=tool.name, version=tool.version
         )
         return (await client.mcp.ApproveMcpTool(approval)).tool
 
@@ -402,4 +407,4 @@ def _state(tool: pb.McpTool) -> str:
 def _health(server: pb.McpServer) -> str:
     if server.disabled:
         return "disabled"
-    return "well" if server.healthy else "not well"
+    return "healthy" if server.healthy else "unhealthy"

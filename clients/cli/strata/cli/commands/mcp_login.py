@@ -13,7 +13,7 @@ import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.client import GatewayClient
-from strata.cli.commands.mcp_lookup import ServerArgument, named
+from strata.cli.commands.mcp_lookup import ServerArgument, server_named
 from strata.cli.failures import UsageError
 from strata.cli.options import GatewayOptions, JsonOption, online
 from strata.cli.output import note, print_json, safe
@@ -46,7 +46,7 @@ def login(
     """Sign in to an MCP server with a browser; its tools then have your permissions there."""
 
     async def sign_in(client: GatewayClient) -> pb.McpServer:
-        mcp_server = await named(client, server)
+        mcp_server = await server_named(client, server)
         async with _redirect_listener(port) as (redirect_uri, answers):
             request = pb.BeginMcpSignInRequest(
                 mcp_server_id=mcp_server.id, redirect_uri=redirect_uri
@@ -88,7 +88,7 @@ def logout(connection: GatewayOptions, server: ServerArgument) -> None:
     """Delete the tokens of an MCP server; its tools do not work until someone signs in."""
 
     async def forget(client: GatewayClient) -> str:
-        mcp_server = await named(client, server)
+        mcp_server = await server_named(client, server)
         await client.mcp.ForgetMcpSignIn(pb.ForgetMcpSignInRequest(mcp_server_id=mcp_server.id))
         return mcp_server.name
 

@@ -153,7 +153,7 @@ def restore_block(
         typer.Option(
             "--block",
             metavar="ID",
-            help="The block; else the last one with this label.",
+            help="The block. Default: the last one with this label.",
             show_default=False,
         ),
     ] = "",

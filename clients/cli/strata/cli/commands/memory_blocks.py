@@ -79,7 +79,7 @@ def create(
     connection: GatewayOptions,
     agent: AgentArgument,
     label: LabelArgument,
-    value: Annotated[str | None, typer.Option("--value", help="Its text; else empty.")] = None,
+    value: Annotated[str | None, typer.Option("--value", help="Its text. Default: empty.")] = None,
     file: Annotated[
         str | None, typer.Option("--file", help='File with its text; "-" reads the input.')
     ] = None,

@@ -65,12 +65,14 @@ def diff(
     old: Annotated[
         int,
         typer.Argument(
-            metavar="FROM", min=0, help="Revision; else the one before.", show_default=False
+            metavar="FROM", min=0, help="Revision; default: the one before.", show_default=False
         ),
     ] = 0,
     new: Annotated[
         int,
-        typer.Argument(metavar="TO", min=0, help="Revision; else the newest.", show_default=False),
+        typer.Argument(
+            metavar="TO", min=0, help="Revision; default: the newest.", show_default=False
+        ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:

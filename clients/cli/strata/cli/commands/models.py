@@ -32,7 +32,7 @@ AgentOption = Annotated[
     typer.Option(
         "--agent",
         autocompletion=complete_agent,
-        help="Name or id of the agent that uses it; else for all agents.",
+        help="Name or id of the only agent that uses it. Default: all agents.",
     ),
 ]
 
@@ -79,8 +79,8 @@ def _print_models(connection: GatewayOptions, *, as_json: bool) -> None:
         return
     for endpoint in listing.endpoints:
         if not endpoint.reachable:
-            where = f" ({endpoint.base_url})" if endpoint.base_url else ""
-            note(f"{endpoint.name}{where} does not answer: {endpoint.error}")
+            url = f" ({endpoint.base_url})" if endpoint.base_url else ""
+            note(f"{endpoint.name}{url} does not answer: {endpoint.error}")
     if any(model.context_window_source == "table" for model in listing.models):
         note(f"Windows marked * are from the providers' documents of {listing.known_models_date}.")
     if any(not model.context_window for model in listing.models):
@@ -105,7 +105,9 @@ def probe(
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help='The model, "provider/model".')],
     no_requests: Annotated[
         bool,
-        typer.Option("--no-requests", help="Ask the server only; the model itself costs tokens."),
+        typer.Option(
+            "--no-requests", help="Query only the server. Requests to the model cost tokens."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -120,7 +122,7 @@ def probe(
         print_json(response)
         return
     print_table(
-        ["what", "value", "says"],
+        ["what", "value", "source"],
         [(finding.name, finding.value, finding.source) for finding in response.findings],
         empty="No findings.",
     )

@@ -211,7 +211,7 @@ def _print_result(what: str, message: message_pb2.Message, *, as_json: bool) -> 
 
 
 def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
-    """Returns the row of a hit among those of its neighbours, which are indented."""
+    """Returns the rows of a hit and its neighbours, in order; neighbours are indented."""
     around = [(neighbour.sequence, neighbour, False) for neighbour in hit.neighbours]
     rows: list[tuple[str, ...]] = []
     for _, message, is_hit in sorted(

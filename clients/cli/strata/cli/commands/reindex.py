@@ -33,7 +33,7 @@ def reindex(
         ),
     ],
     model: Annotated[
-        str, typer.Option("--model", help="The new embedding model; else the present one.")
+        str, typer.Option("--model", help="The new embedding model. Default: the current one.")
     ] = "",
     status: Annotated[bool, typer.Option("--status", help="Only show its progress.")] = False,
     rollback: Annotated[

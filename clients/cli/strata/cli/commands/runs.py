@@ -94,7 +94,7 @@ def start_run(
         typer.Option(
             "--at",
             metavar="TIME",
-            help='Earliest start: "2h" from now, or a time; else at once.',
+            help='Earliest start: "2h" from now, or a time. Default: immediately.',
         ),
     ] = "",
     conversation: ConversationOption = "",

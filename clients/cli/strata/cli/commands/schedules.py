@@ -65,14 +65,14 @@ def create_schedule(
         bool,
         typer.Option(
             "--enqueue",
-            help="Queue the run if that of the previous tick has not ended; else skip the tick.",
+            help="Queue the run if the previous tick's run has not ended. Default: skip the tick.",
         ),
     ] = False,
     deny_approval: Annotated[
         bool,
         typer.Option(
             "--deny-approval",
-            help="Deny an open approval request and run; else skip the tick.",
+            help="Deny an open approval request and run. Default: skip the tick.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -147,7 +147,7 @@ def show_schedule(
     """Show a schedule with its messages."""
 
     async def read(client: GatewayClient) -> pb.Schedule:
-        return await _named(client, schedule)
+        return await _schedule_named(client, schedule)
 
     _print_schedule(connection.run(read), as_json=as_json)
 
@@ -176,7 +176,7 @@ def update_schedule(
 
     async def update(client: GatewayClient) -> pb.Schedule:
         request = pb.UpdateScheduleRequest(
-            schedule_id=(await _named(client, schedule)).id,
+            schedule_id=(await _schedule_named(client, schedule)).id,
             name=name,
             messages=[] if message is None else [user_message(message)],
             max_steps=max_steps,
@@ -198,7 +198,7 @@ def pause_schedule(
     """Start no more runs until the schedule is resumed."""
 
     async def pause(client: GatewayClient) -> pb.Schedule:
-        request = pb.PauseScheduleRequest(schedule_id=(await _named(client, schedule)).id)
+        request = pb.PauseScheduleRequest(schedule_id=(await _schedule_named(client, schedule)).id)
         return (await client.schedules.PauseSchedule(request)).schedule
 
     _print_schedule(connection.run(pause), as_json=as_json)
@@ -212,7 +212,7 @@ def resume_schedule(
     """Resume a paused or disabled schedule."""
 
     async def resume(client: GatewayClient) -> pb.Schedule:
-        request = pb.ResumeScheduleRequest(schedule_id=(await _named(client, schedule)).id)
+        request = pb.ResumeScheduleRequest(schedule_id=(await _schedule_named(client, schedule)).id)
         return (await client.schedules.ResumeSchedule(request)).schedule
 
     _print_schedule(connection.run(resume), as_json=as_json)
@@ -224,9 +224,9 @@ def delete_schedule(connection: GatewayOptions, schedule: ScheduleArgument) -> N
     """Delete a schedule and the record of its ticks; its runs are kept."""
 
     async def delete(client: GatewayClient) -> pb.Schedule:
-        named = await _named(client, schedule)
-        await client.schedules.DeleteSchedule(pb.DeleteScheduleRequest(schedule_id=named.id))
-        return named
+        target = await _schedule_named(client, schedule)
+        await client.schedules.DeleteSchedule(pb.DeleteScheduleRequest(schedule_id=target.id))
+        return target
 
     note(f'Deleted the schedule "{connection.run(delete).name}".')
 
@@ -242,7 +242,9 @@ def list_ticks(
     """List past ticks with their runs, newest first."""
 
     async def read(client: GatewayClient) -> pb.ListScheduleTicksResponse:
-        request = pb.ListScheduleTicksRequest(schedule_id=(await _named(client, schedule)).id)
+        request = pb.ListScheduleTicksRequest(
+            schedule_id=(await _schedule_named(client, schedule)).id
+        )
         return await first_of(client.schedules.ListScheduleTicks, request, "ticks", limit)
 
     listing = connection.run(read)
@@ -263,7 +265,7 @@ def list_ticks(
     )
 
 
-async def _named(client: GatewayClient, name_or_id: str) -> pb.Schedule:
+async def _schedule_named(client: GatewayClient, name_or_id: str) -> pb.Schedule:
     if is_id(name_or_id, "schedule"):
         by_id = pb.GetScheduleRequest(schedule_id=name_or_id)
         return (await client.schedules.GetSchedule(by_id)).schedule

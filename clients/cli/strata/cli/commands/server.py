@@ -98,7 +98,7 @@ def up(
         LogFormat | None,
         typer.Option(
             "--log-format",
-            help="Form of the logs; else STRATA_LOG_FORMAT, else console.",
+            help="Format of the logs. Default: STRATA_LOG_FORMAT, or console.",
             show_default=False,
         ),
     ] = None,
@@ -157,9 +157,9 @@ def migrate(
 ) -> None:
     """Bring the schemas of all services in a PostgreSQL of your own up to date.
 
-    Strata does this itself for the database in its data folder. Further partitions are those of
-    STRATA_PARTITION_DATABASE_ADMIN_URLS. With --to, the schema of one
-    service goes back to an earlier revision, for an earlier release; stop the service first.
+    Strata does this itself for the database in its data folder. To migrate further partitions, set
+    STRATA_PARTITION_DATABASE_ADMIN_URLS. With --to, the schema of one service is downgraded to an
+    earlier revision, for an earlier release; stop the service first.
     """
     if bool(service) != bool(to):
         raise UsageError("--service and --to belong together.")

@@ -44,7 +44,7 @@ def add(
         Path, typer.Argument(metavar="FILE", help="Python file with one public function.")
     ],
     name: Annotated[
-        str, typer.Option("--name", help="Name of the tool; else that of the function.")
+        str, typer.Option("--name", help="Name of the tool. Default: the function's name.")
     ] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeatable.")] = None,
     secrets: Annotated[

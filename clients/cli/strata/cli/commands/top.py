@@ -36,7 +36,8 @@ def top(
         typer.Option(
             "--metrics",
             metavar="URL",
-            help="A metrics port, http://host:7690, or several; else those of the data folder.",
+            help="A metrics port, http://host:7690; may be repeated. Default: the ports in the data"
+            " folder.",
             show_default=False,
         ),
     ] = None,
@@ -47,7 +48,7 @@ def top(
 ) -> None:
     """Show what a running Strata does: rates, waiting times and latencies, several times a minute.
 
-    It reads the metrics ports. Rates and percentiles are those of the last interval. Without a
+    It reads the metrics ports. Rates and percentiles cover the last interval. Without a
     terminal it prints one view. The exit code is 3 if no port answers.
     """
     targets = [url.rstrip("/") for url in metrics or ()] or _targets(data)

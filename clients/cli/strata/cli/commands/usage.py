@@ -41,7 +41,7 @@ def usage(
         str, typer.Option("--since", metavar="TIME", help='"2026-07-01", or "7d" for days ago.')
     ] = "30d",
     until: Annotated[
-        str, typer.Option("--until", metavar="TIME", help="Before this time; else now.")
+        str, typer.Option("--until", metavar="TIME", help="Before this time. Default: now.")
     ] = "",
     by: Annotated[
         str, typer.Option("--by", metavar="hour|day|week", help="One row for each, in UTC.")

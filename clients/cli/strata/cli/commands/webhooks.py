@@ -30,7 +30,7 @@ def create_webhook(
     event: Annotated[
         list[str] | None,
         typer.Option(
-            "--event", help="run.completed, run.failed or run.cancelled; repeatable; else all."
+            "--event", help="run.completed, run.failed or run.cancelled; repeatable. Default: all."
         ),
     ] = None,
     agent: Annotated[
@@ -42,7 +42,7 @@ def create_webhook(
         typer.Option(
             "--secret",
             envvar="STRATA_WEBHOOK_SECRET",
-            help='"whsec_" and Base64 of 24 to 64 bytes; else a new one is generated.',
+            help='"whsec_" and Base64 of 24 to 64 bytes. Default: a new one is generated.',
         ),
     ] = "",
     as_json: JsonOption = False,

@@ -1,4 +1,4 @@
-"""Look-up of folders and files by name or id."""
+"""Finds folders and files by name or id."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.cli.client import GatewayClient
+from strata.cli.client import GatewayClient, item_named
 from strata.cli.failures import UsageError
+from strata.client.calls.pages import pages
 from strata.protocol.errors import NotFoundError, Reason
 
 _PAGE_SIZE = 500
@@ -24,18 +25,15 @@ async def folder_named(client: GatewayClient, name_or_id: str) -> pb.Folder:
     Raises:
         NotFoundError: There is none (``FILE_NOT_FOUND``).
     """
-    request = pb.ListFoldersRequest(page_size=_PAGE_SIZE)
-    while True:
-        page = await client.files.ListFolders(request)
-        for folder in page.folders:
-            if name_or_id in (folder.id, folder.name):
-                return folder
-        request.page_token = page.next_page_token
-        if not page.next_page_token:
-            raise NotFoundError(
-                f'There is no folder "{name_or_id}". List them with: strata folders list',
-                reason=Reason.FILE_NOT_FOUND,
-            )
+    folder: pb.Folder | None = await item_named(
+        client.files.ListFolders, pb.ListFoldersRequest(), "folders", name_or_id
+    )
+    if folder is None:
+        raise NotFoundError(
+            f'There is no folder "{name_or_id}". List them with: strata folders list',
+            reason=Reason.FILE_NOT_FOUND,
+        )
+    return folder
 
 
 async def file_named(client: GatewayClient, name_or_id: str) -> pb.File:
@@ -43,7 +41,7 @@ async def file_named(client: GatewayClient, name_or_id: str) -> pb.File:
 
     Raises:
         NotFoundError: There is none (``FILE_NOT_FOUND``).
-        UsageError: It is neither.
+        UsageError: The text has neither form.
     """
     if _is_file_id(name_or_id):
         return (await client.files.GetFile(pb.GetFileRequest(file_id=name_or_id))).file
@@ -64,13 +62,9 @@ async def file_named(client: GatewayClient, name_or_id: str) -> pb.File:
 async def files_in(client: GatewayClient, folder_id: str) -> AsyncIterator[pb.File]:
     """Yields the files of a folder."""
     request = pb.ListFilesRequest(folder_id=folder_id, page_size=_PAGE_SIZE)
-    while True:
-        page = await client.files.ListFiles(request)
+    async for page in pages(client.files.ListFiles, request):
         for file in page.files:
             yield file
-        request.page_token = page.next_page_token
-        if not page.next_page_token:
-            return
 
 
 def _is_file_id(text: str) -> bool:

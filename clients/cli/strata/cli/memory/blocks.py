@@ -1,9 +1,10 @@
-"""Look-up of memory blocks and of their versions, including detached and deleted blocks."""
+"""Finds memory blocks and their versions, including detached and deleted blocks."""
 
 from __future__ import annotations
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import GatewayClient
+from strata.client.calls.pages import pages
 
 _VERSIONS = 20
 
@@ -31,13 +32,11 @@ async def newest_version(client: GatewayClient, block_id: str) -> pb.BlockVersio
 async def version_at(client: GatewayClient, block_id: str, revision: int) -> pb.BlockVersion | None:
     """Returns the version with this revision; None if the block has no such revision."""
     request = pb.ListBlockVersionsRequest(block_id=block_id, page_size=_VERSIONS)
-    while True:
-        page = await client.blocks.ListBlockVersions(request)
+    async for page in pages(client.blocks.ListBlockVersions, request):
+        # Versions are listed from the newest to the oldest.
         for version in page.versions:
             if version.revision == revision:
                 return version
             if version.revision < revision:
                 return None
-        if not page.next_page_token:
-            return None
-        request.page_token = page.next_page_token
+    return None

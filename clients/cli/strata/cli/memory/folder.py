@@ -23,7 +23,7 @@ from strata.cli.memory.markdown import (
 STATE_FILE = ".strata-memory.json"
 SUFFIX = ".md"
 THEIRS_SUFFIX = ".md.theirs"
-"""A label may contain dots, so this name must not end like that of a memory file."""
+"""A label may contain dots, so this name must not end like the name of a memory file."""
 
 CHANGED_MEANWHILE = "the file was changed meanwhile and was not overwritten: pull again"
 
