@@ -338,7 +338,7 @@ ERRORS: tuple[type[StrataError], ...] = (
 """One class per status; the tables of `strata.protocol.status` are made from it."""
 
 
-def passes(error: StrataError) -> bool:
+def is_transient(error: StrataError) -> bool:
     """Returns whether the same call may succeed later: the service is down or overloaded."""
     if isinstance(error, ResourceExhaustedError):
         return error.reason is Reason.OVERLOADED

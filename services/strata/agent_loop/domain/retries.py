@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from strata.protocol.errors import StrataError, passes
+from strata.protocol.errors import StrataError, is_transient
 from strata.shared.logs import get_logger
 
 ResultT = TypeVar("ResultT")
@@ -35,7 +35,7 @@ async def until_available(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         try:
             return await call()
         except StrataError as error:
-            if not passes(error):
+            if not is_transient(error):
                 raise
             _log.warning("a call is repeated until its service is back", error=repr(error))
             wait = max(pause * random.uniform(0.7, 1.3), error.retry_after or 0.0)  # noqa: S311

@@ -1,4 +1,4 @@
-"""Decides what to do with tool calls whose executor failed before it returned a result."""
+"""Decides what happens to tool calls whose executor failed before it returned a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata.protocol.errors import (
     InternalError,
     StrataError,
     UnauthenticatedError,
-    passes,
+    is_transient,
 )
 
 FIRST_PAUSE_S = 0.1
@@ -20,21 +20,23 @@ LONGEST_PAUSE_S = 2.0
 _MOST_DEFECTS = 2
 
 
-class Fate(Enum):
-    """The way to handle a call without a result."""
+class LostCallAction(Enum):
+    """What the loop does with a call that has no result."""
 
     REPEAT = auto()
-    """Send it again: it was not started, or is safe to repeat."""
-    UNKNOWN = auto()
-    """It may have had its effect."""
-    REFUSED = auto()
-    """It was not run, and sending it again would be refused again."""
+    """Send the call again: it was not started, or is safe to repeat."""
+    REPORT_UNKNOWN = auto()
+    """Report the outcome as unknown: the call may have had its effect."""
+    REPORT_FAILED = auto()
+    """Report the call as failed: it was not run, and would be refused again."""
     RAISE = auto()
-    """Leave it to another attempt of the run."""
+    """Raise the error: another attempt of the run handles the call."""
 
 
-def fate_of(error: StrataError, *, started: bool, repeatable: bool, defects: int = 0) -> Fate:
-    """Returns what to do about a call whose request failed.
+def action_for_lost_call(
+    error: StrataError, *, started: bool, repeatable: bool, defects: int = 0
+) -> LostCallAction:
+    """Returns what the loop does with a call whose request failed.
 
     An unknown outcome is never reported as failed: the model would repeat a call that may have had
     its effect.
@@ -46,12 +48,12 @@ def fate_of(error: StrataError, *, started: bool, repeatable: bool, defects: int
         defects: How many earlier requests ended with an internal error of the executor.
     """
     if isinstance(error, AbortedError | UnauthenticatedError):
-        return Fate.RAISE
+        return LostCallAction.RAISE
     begun = started or error.lost
-    if passes(error):
-        return Fate.REPEAT if repeatable or not begun else Fate.UNKNOWN
+    if is_transient(error):
+        return LostCallAction.REPEAT if repeatable or not begun else LostCallAction.REPORT_UNKNOWN
     if isinstance(error, InternalError | DataLossError):
         if repeatable and defects < _MOST_DEFECTS:
-            return Fate.REPEAT
-        return Fate.UNKNOWN if begun else Fate.REFUSED
-    return Fate.UNKNOWN if started else Fate.REFUSED
+            return LostCallAction.REPEAT
+        return LostCallAction.REPORT_UNKNOWN if begun else LostCallAction.REPORT_FAILED
+    return LostCallAction.REPORT_UNKNOWN if started else LostCallAction.REPORT_FAILED

@@ -29,11 +29,16 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
 )
 from strata.agent_loop.loop.calls import runnable, storable
-from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
+from strata.agent_loop.loop.lost_calls import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    LostCallAction,
+    action_for_lost_call,
+)
 from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
-from strata.protocol.errors import StrataError, passes
+from strata.protocol.errors import StrataError, is_transient
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance, Taint, taint_of
@@ -88,7 +93,7 @@ class NestedCalls:
         """The calls so far, with a running one as UNKNOWN, and their results."""
         return list(self._made), list(self._results)
 
-    async def answer(self, asked: CodeCall) -> CodeAnswer:
+    async def answer(self, code_call: CodeCall) -> CodeAnswer:
         """Checks a call of the code against the rules and runs it.
 
         Raises:
@@ -99,15 +104,15 @@ class NestedCalls:
         if number > MAX_NESTED_CALLS:
             return CodeAnswer(
                 error=f"{CONSTRAINT} Code can call tools {MAX_NESTED_CALLS} times in one call;"
-                f" {asked.name} was not called."
+                f" {code_call.name} was not called."
             )
-        call = ToolCall(self._id(number), storable(asked.name), storable(asked.arguments))
+        call = ToolCall(self._id(number), storable(code_call.name), storable(code_call.arguments))
         history = [*self._before.calls, *(Called(c.name) for c in self._made if not c.refused)]
         verdict = self._context.rules.judge_nested(
             call,
             history,
             self._context.toolset,
-            tainted=self._before.tainted or bool(self._taint) or self._foreseen(),
+            tainted=self._before.tainted or bool(self._taint) or self._called_untrusted_tools(),
         )
         call = runnable(replace(call, arguments=verdict.arguments))
         if verdict.refusal is not None:
@@ -119,7 +124,7 @@ class NestedCalls:
         await until_available(
             lambda: context.journal.nest(context.key, step, nested, number, effect)
         )
-        # It stays UNKNOWN if the code is killed before the call ends.
+        # The status stays UNKNOWN if the code is killed before the call ends.
         self._made.append(_shown(call, ToolStatus.UNKNOWN))
         result = without_images(await self._run(call))
         await until_available(lambda: context.journal.record(context.key, step, [result]))
@@ -138,17 +143,21 @@ class NestedCalls:
                         if isinstance(event, CallFinished):
                             return event.result
                         started = True
-                return self._own(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+                return self._own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
             except StrataError as error:
-                match fate_of(error, started=started, repeatable=repeatable, defects=defects):
-                    case Fate.RAISE:
+                match action_for_lost_call(
+                    error, started=started, repeatable=repeatable, defects=defects
+                ):
+                    case LostCallAction.RAISE:
                         raise
-                    case Fate.UNKNOWN:
-                        return self._own(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
-                    case Fate.REFUSED:
-                        return self._own(call, ToolStatus.FAILED, f"{NOT_RUN} {error.message}")
-                    case Fate.REPEAT:
-                        defects += not passes(error)
+                    case LostCallAction.REPORT_UNKNOWN:
+                        return self._own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+                    case LostCallAction.REPORT_FAILED:
+                        return self._own_result(
+                            call, ToolStatus.FAILED, f"{NOT_RUN} {error.message}"
+                        )
+                    case LostCallAction.REPEAT:
+                        defects += not is_transient(error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
@@ -177,7 +186,7 @@ class NestedCalls:
     def _taint(self) -> Taint:
         return taint_of(*(labels_in(result) for result in self._results))
 
-    def _foreseen(self) -> bool:
+    def _called_untrusted_tools(self) -> bool:
         # As for calls of a reply, the tool's declared source counts, regardless of its return.
         toolset = self._context.toolset
         return any(toolset.untrusted_labels(call.name) for call in self._made if not call.refused)
@@ -186,7 +195,7 @@ class NestedCalls:
         tool = self._context.toolset.find(call.name)
         return tool.replay_effect if tool is not None else ToolEffect.UNDECLARED
 
-    def _own(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
+    def _own_result(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
         return own_result(
             call, status, text, self._context.clock.now(), self._context.agent.timezone
         )
@@ -199,7 +208,7 @@ class NestedCalls:
 
 
 def recorded(parent_id: str, records: Iterable[NestedRecord]) -> NestedState:
-    """Returns the calls that lost code made, and their results, from the journal."""
+    """Returns the journalled calls of code whose run was lost, and their results."""
     own_records = [record for record in records if record.parent_id == parent_id]
     made = [
         _shown(
@@ -226,8 +235,8 @@ def joined(
             *result.memory_edits,
             *(e for result in results for e in result.memory_edits),
         ),
-        archival_changed=result.archival_changed or any(e.archival_changed for e in results),
-        files_changed=result.files_changed or any(e.files_changed for e in results),
+        archival_changed=any(r.archival_changed for r in (result, *results)),
+        files_changed=any(r.files_changed for r in (result, *results)),
     )
 
 

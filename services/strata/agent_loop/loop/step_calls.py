@@ -22,7 +22,12 @@ from strata.agent_loop.domain.tools import (
     ToolSet,
 )
 from strata.agent_loop.loop.calls import runnable
-from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
+from strata.agent_loop.loop.lost_calls import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    LostCallAction,
+    action_for_lost_call,
+)
 from strata.agent_loop.loop.nested_calls import (
     NestedCalls,
     NestedState,
@@ -35,7 +40,7 @@ from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.loop.turn_rules import CallVerdict
 from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
-from strata.protocol.errors import StrataError, passes
+from strata.protocol.errors import StrataError, is_transient
 from strata.shared.logs import get_logger
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import taint_of
@@ -47,9 +52,9 @@ _log = get_logger(__name__)
 class StepCalls:
     """Runs the calls of one reply until each has a result.
 
-    Calls run in parallel, unless a rule decides which call may follow which. Then each call is
-    judged and run after the calls before it have results. A call that may not run gets a refusal as
-    its result; the other calls still run.
+    Calls run in parallel, unless a rule restricts which call may follow which: then they run
+    sequentially, and each call is checked after the calls before it have results. A call that may
+    not run gets a refusal as its result; the other calls still run.
 
     Args:
         context: The ports, tools and rules that calls are run with.
@@ -73,15 +78,15 @@ class StepCalls:
         self._known_results = known_results or {}
         self._results: dict[str, ToolResult] = {**self._known_results, **record.results}
         self._unrecorded: list[ToolResult] = []
-        # Whether one of these cannot be found out again by another dispatch.
+        # Whether another dispatch could not obtain one of these results again.
         self._must_record = False
         self._sent: set[str] = set()
         self._started: set[str] = set()
         self._code: dict[str, NestedCalls] = {}
-        # History and taint before the call that is run in turn.
-        self._turn: tuple[list[Called], bool] = ([], False)
-        self._in_turn = context.rules.in_turn and len(record.reply.tool_calls) > 1
-        self._verdicts = {} if self._in_turn else self._judge_all()
+        # History and taint before the running call, if calls run sequentially.
+        self._state_before_call: tuple[list[Called], bool] = ([], False)
+        self._sequential = context.rules.sequential and len(record.reply.tool_calls) > 1
+        self._verdicts = {} if self._sequential else self._judge_all()
 
     @property
     def results(self) -> list[ToolResult]:
@@ -106,7 +111,7 @@ class StepCalls:
             if call.id in self._verdicts and self._verdicts[call.id].arguments != call.arguments
         }
 
-    async def journal(self) -> None:
+    async def journal_reply(self) -> None:
         """Writes the reply to the journal before its first call runs, if any call can run."""
         # Refused calls do not enter the history, so all are judged by the history before the reply.
         before, calls = self._context.rules.history, self._waiting()
@@ -124,16 +129,16 @@ class StepCalls:
     async def run(self) -> None:
         """Runs the calls until each has a result.
 
-        The results are in the ledger then, except those of calls that can be repeated: the step is
-        committed next, and a later dispatch that finds no step repeats these calls. Call `keep` if
-        the commit is delayed.
+        The results are in the ledger then, except the results of calls that can be repeated: the
+        step is committed next, and a later dispatch that finds no step repeats these calls. Call
+        `journal_results` if the commit is delayed.
 
         Raises:
             StrataError: Another attempt of the run must continue; results so far are in the
                 journal.
         """
-        if self._in_turn:
-            await self._run_in_turn()
+        if self._sequential:
+            await self._run_sequentially()
         else:
             for call in self._waiting():
                 await self._answer_without_running(call, maybe_ran=self._resumed)
@@ -143,8 +148,8 @@ class StepCalls:
         if self._must_record:
             await self._flush()
 
-    def give_up(self, text: str) -> list[ToolResult]:
-        """Adds a result for every call that has none, since the run ends.
+    def add_missing_results(self, text: str) -> list[ToolResult]:
+        """Adds a result for every call that has none, because the run ends.
 
         A call that was sent to an executor, by this dispatch or an earlier one, may have had its
         effect: its result is UNKNOWN, not FAILED.
@@ -160,18 +165,18 @@ class StepCalls:
         for call in self._waiting():
             verdict = self._verdicts.get(call.id)
             if verdict is not None and verdict.refusal is not None:
-                result = self._own(call, ToolStatus.FAILED, verdict.refusal)
+                result = self._own_result(call, ToolStatus.FAILED, verdict.refusal)
             elif maybe_ran or call.id in self._sent:
-                result = self._own(call, ToolStatus.UNKNOWN, text)
-                # Calls that run in turn: an earlier dispatch started none after an unfinished one.
-                maybe_ran = maybe_ran and not self._in_turn
+                result = self._own_result(call, ToolStatus.UNKNOWN, text)
+                # An earlier dispatch started no sequential call after an unfinished one.
+                maybe_ran = maybe_ran and not self._sequential
             else:
-                result = self._own(call, ToolStatus.FAILED, NOT_STARTED)
+                result = self._own_result(call, ToolStatus.FAILED, NOT_STARTED)
             self._results[call.id] = result
             added.append(result)
         return added
 
-    async def keep(self) -> None:
+    async def journal_results(self) -> None:
         """Writes the results that are not journalled yet, for the next attempt."""
         await self._flush()
 
@@ -204,7 +209,7 @@ class StepCalls:
             call, before, context.toolset, reply.finish_reason, last=last, tainted=tainted
         )
 
-    async def _run_in_turn(self) -> None:
+    async def _run_sequentially(self) -> None:
         before, tainted = list(self._context.rules.history), self._context.rules.tainted
         maybe_ran, known = self._resumed, set(self._results)
         for call in self._record.reply.tool_calls:
@@ -213,7 +218,7 @@ class StepCalls:
             if call.id not in self._results:
                 await self._answer_without_running(call, maybe_ran=maybe_ran)
             if call.id not in self._results:
-                self._turn = (before, tainted)
+                self._state_before_call = (before, tainted)
                 if not self._effect(call).repeatable:
                     # A later dispatch needs the results that this call was allowed by.
                     await self._flush()
@@ -224,9 +229,9 @@ class StepCalls:
             before += made_by(tool_return)
             # Both count: the labels of the return, such as a tainted memory, and the declared
             # source of the tool, as when approvals were decided.
-            own = () if tool_return.provenance is None else (tool_return.provenance,)
-            foreseen = runs and self._context.rules.taints(call, self._context.toolset)
-            tainted = tainted or foreseen or bool(taint_of(own, tool_return.taint))
+            source = () if tool_return.provenance is None else (tool_return.provenance,)
+            may_taint = runs and self._context.rules.taints(call, self._context.toolset)
+            tainted = tainted or may_taint or bool(taint_of(source, tool_return.taint))
 
     async def _answer_without_running(self, call: ToolCall, *, maybe_ran: bool) -> None:
         refused = self._verdicts[call.id].refusal
@@ -238,7 +243,7 @@ class StepCalls:
     async def _answer(
         self, call: ToolCall, status: ToolStatus, text: str, *, keep: bool = False
     ) -> None:
-        result = self._own(call, status, text)
+        result = self._own_result(call, status, text)
         self._results[call.id] = result
         # A refusal is the same on every dispatch; only unknown outcomes must be journalled.
         if keep or status is ToolStatus.UNKNOWN:
@@ -256,12 +261,12 @@ class StepCalls:
             try:
                 await self._run_batch(waiting)
             except StrataError as error:
-                await self._give_verdicts(error, self._unanswered(calls), defects)
+                await self._handle_failure(error, self._unanswered(calls), defects)
                 if not self._unanswered(calls):
                     return
                 run_id = self._context.key.run_id
-                _log.warning("calls are sent again", run_id=run_id, error=repr(error))
-                defects += not passes(error)
+                _log.warning("tool calls repeated", run_id=run_id, error=repr(error))
+                defects += not is_transient(error)
                 await self._flush()
                 await asyncio.sleep(max(pause, min(error.retry_after or 0.0, LONGEST_PAUSE_S)))
                 pause = min(pause * 2, LONGEST_PAUSE_S)
@@ -273,31 +278,38 @@ class StepCalls:
         async with aclosing(self._context.tools.execute(self._batch(calls))) as events:
             async for event in events:
                 if isinstance(event, CallStarted):
-                    again = event.tool_call_id in self._started
+                    is_new = event.tool_call_id not in self._started
                     self._started.add(event.tool_call_id)
-                    if not again:
+                    if is_new:
                         await self._context.sink.emit(
                             ToolStarted(event.tool_call_id, event.name, event.arguments)
                         )
                 else:
                     await self._finish(event.result)
 
-    async def _give_verdicts(
+    async def _handle_failure(
         self, error: StrataError, calls: Sequence[ToolCall], defects: int
     ) -> None:
+        """Decides for each call of a failed request whether it is repeated or gets a result.
+
+        Raises:
+            StrataError: Another attempt of the run must continue.
+        """
         for call in calls:
             started = call.id in self._started or call.id in self._code
             repeatable = self._effect(call).repeatable
-            match fate_of(error, started=started, repeatable=repeatable, defects=defects):
-                case Fate.RAISE:
+            match action_for_lost_call(
+                error, started=started, repeatable=repeatable, defects=defects
+            ):
+                case LostCallAction.RAISE:
                     await self._flush()
                     raise error
-                case Fate.UNKNOWN:
+                case LostCallAction.REPORT_UNKNOWN:
                     await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
-                case Fate.REFUSED:
+                case LostCallAction.REPORT_FAILED:
                     text = f"{NOT_RUN} {error.message}"
-                    await self._answer(call, ToolStatus.FAILED, text, keep=self._in_turn)
-                case Fate.REPEAT:
+                    await self._answer(call, ToolStatus.FAILED, text, keep=self._sequential)
+                case LostCallAction.REPEAT:
                     pass
 
     async def _finish(self, result: ToolResult) -> None:
@@ -319,36 +331,36 @@ class StepCalls:
             results = list(self._unrecorded)
             context, step = self._context, self._record.step
             await until_available(lambda: context.journal.record(context.key, step, results))
-            # Not before: `keep` writes the results of a write that was cancelled once more.
+            # Only after the write: if it is cancelled, `journal_results` writes them again.
             del self._unrecorded[: len(results)]
             self._must_record = False
 
     def _effect(self, call: ToolCall) -> ToolEffect:
         return self._record.effects.get(call.id, ToolEffect.UNDECLARED)
 
-    def _own(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
+    def _own_result(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
         context, (made, results) = self._context, self._nested(call.id)
         text = with_calls(text, made)
         result = own_result(call, status, text, context.clock.now(), context.agent.timezone)
         return joined(result, made, results)
 
     def _nested(self, call_id: str) -> NestedState:
-        code = self._code.get(call_id)
-        return code.known if code is not None else recorded(call_id, self._record.nested)
+        nested = self._code.get(call_id)
+        return nested.known if nested is not None else recorded(call_id, self._record.nested)
 
-    async def _answer_code(self, asked: CodeCall) -> CodeAnswer:
-        code = self._code.get(asked.parent_id)
-        if code is None:
+    async def _answer_code(self, code_call: CodeCall) -> CodeAnswer:
+        nested = self._code.get(code_call.parent_id)
+        if nested is None:
             calls = self._record.reply.tool_calls
-            parent = next(call for call in calls if call.id == asked.parent_id)
-            code = NestedCalls(self._context, self._record, parent, self._before(parent))
-            self._code[parent.id] = code
-        return await code.answer(asked)
+            parent = next(call for call in calls if call.id == code_call.parent_id)
+            nested = NestedCalls(self._context, self._record, parent, self._before(parent))
+            self._code[parent.id] = nested
+        return await nested.answer(code_call)
 
     def _before(self, parent: ToolCall) -> StateBeforeCode:
         """Returns the state before the code of a call; calls beside it count as before it."""
-        (before, tainted), rules = self._turn, self._context.rules
-        if not self._in_turn:
+        (before, tainted), rules = self._state_before_call, self._context.rules
+        if not self._sequential:
             before, tainted = list(rules.history), rules.tainted
             for call in self._record.reply.tool_calls:
                 if call is parent or self._verdicts[call.id].refusal is not None:
@@ -360,8 +372,10 @@ class StepCalls:
         return StateBeforeCode((*before, Called(parent.name)), tainted, snapshot)
 
     def _batch(self, calls: Sequence[ToolCall]) -> ToolBatch:
-        code = any(call.name in CODE_TOOLS for call in calls)
         key, record = self._context.key, self._record
+        code_access = None
+        if any(call.name in CODE_TOOLS for call in calls):
+            code_access = CodeToolAccess(self._context.toolset.callable, self._answer_code)
         return ToolBatch(
             agent_id=key.agent_id,
             conversation_id=key.conversation_id,
@@ -378,9 +392,7 @@ class StepCalls:
             snapshot=record.snapshot.after(self._results.values()),
             message_id=record.message_id,
             group=self._context.group,
-            code_access=CodeToolAccess(self._context.toolset.callable, self._answer_code)
-            if code
-            else None,
+            code_access=code_access,
             older_lines=self._context.older_lines,
         )
 

@@ -70,7 +70,7 @@ from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
 from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
-from strata.protocol.errors import StrataError, passes
+from strata.protocol.errors import StrataError, is_transient
 from strata.protocol.images import MAX_IMAGES_BYTES
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
@@ -274,7 +274,7 @@ class Steps:
             asked.reply,
             effects(asked.reply, self._toolset),
             {},
-            # The taint is that of the reply: nothing was added to its context since.
+            # The taint is the same as for the reply: nothing was added to its context since.
             replace(self._prompt_limits(), taint=taint_of(asked.message.labels)),
             self._rules.rules,
         )
@@ -430,7 +430,7 @@ class Steps:
         try:
             try:
                 await self._work.give_way()
-                await calls.journal()
+                await calls.journal_reply()
                 await calls.run()
                 messages, stop = self._ending(record, rules, calls)
                 cut = record.reply.finish_reason is FinishReason.LENGTH
@@ -440,7 +440,7 @@ class Steps:
                     compiling = asyncio.create_task(
                         self._ports.memory.compile(self._agent, self._memory_view)
                     )
-                await self._commit(record, messages, calls.results, delayed=calls.keep)
+                await self._commit(record, messages, calls.results, delayed=calls.journal_results)
             except asyncio.CancelledError:
                 await self._keep_interrupted(record, calls)
                 raise
@@ -484,10 +484,12 @@ class Steps:
             await self._commit_interrupted(record, calls)
         else:
             # Another attempt follows and finds the results of finished calls in the journal.
-            await self._shielded(calls.keep())
+            await self._shielded(calls.journal_results())
 
     async def _commit_interrupted(self, record: StepRecord, calls: StepCalls) -> None:
-        for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
+        for result in calls.add_missing_results(
+            TIMED_OUT if self._control.timed_out else CANCELLED
+        ):
             await self._sink.emit(ToolFinished(result))
         messages = self._messages(record, calls)
         if not await self._commit_at_end(record, messages, calls.results):
@@ -521,7 +523,7 @@ class Steps:
         # Cleanup time is short: this commit does not yield to other turns.
         work = self._ports.work.of(background=False)
         error = await self._shielded(self._commit(record, messages, results, work))
-        return error is None or (isinstance(error, StrataError) and not passes(error))
+        return error is None or (isinstance(error, StrataError) and not is_transient(error))
 
     async def _keep_for_later(self, record: StepRecord, calls: StepCalls | None = None) -> None:
         """Journals the last step of a cancelled run, so that a later attempt stores it."""
@@ -532,7 +534,7 @@ class Steps:
             if calls is None or not calls.is_journalled:
                 await self._ports.journal.open_step(self._key, record)
             if calls is not None:
-                await calls.keep()
+                await calls.journal_results()
 
         self.unstored = await self._shielded(write()) is None
 
@@ -562,7 +564,7 @@ class Steps:
             record: The reply.
             messages: The messages of the step.
             results: The results of its calls.
-            work: Makes the commit yield to other turns; by default that of the run.
+            work: Makes the commit yield to other turns; by default the run's own.
             delayed: Called before the commit is repeated, since recall is unavailable.
         """
         stale = any(result.archival_changed or _has_unknown_outcome(result) for result in results)
@@ -579,7 +581,7 @@ class Steps:
             try:
                 return await self._ports.recall.commit_step(commit)
             except StrataError as error:
-                if delayed is not None and passes(error):
+                if delayed is not None and is_transient(error):
                     await delayed()
                 raise
 

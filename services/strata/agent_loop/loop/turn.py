@@ -64,7 +64,7 @@ from strata.agent_loop.memory_inputs.documents import document_input
 from strata.agent_loop.memory_inputs.message_buffer import buffer_of
 from strata.agent_loop.memory_inputs.transcripts import read_of, read_transcript, reading_budget
 from strata.agent_loop.memory_inputs.voice_transcripts import voice_transcript_input
-from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError, passes
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, StrataError, is_transient
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 from strata.shared.json_schemas import UnusableSchemaError
@@ -235,7 +235,7 @@ class Turn:
             async with asyncio.timeout(_SETTLE_S):
                 await self._settle()
         except (StrataError, TimeoutError) as error:
-            if self._control.late or (isinstance(error, StrataError) and not passes(error)):
+            if self._control.late or (isinstance(error, StrataError) and not is_transient(error)):
                 raise
             if await self._ports.journal.resume(self._key, None) is not None:
                 raise step_not_stored() from error

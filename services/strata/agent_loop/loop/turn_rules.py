@@ -242,13 +242,13 @@ class StepRules:
     def asks(self, reply: ModelReply, toolset: ToolSet) -> list[ToolCall]:
         """Returns the calls of a reply that need a person's decision, as they would be run.
 
-        Calls that the rules refuse are left out. Where calls are judged in turn, a later call may
-        still be refused after a person approved it.
+        Calls that the rules refuse are left out. If calls run sequentially, a later call may still
+        be refused after a person approved it.
         """
         before, gated, tainted = list(self.history), [], self.tainted
         for number, call in enumerate(reply.tool_calls):
             last = number == len(reply.tool_calls) - 1
-            if self.in_turn and number:
+            if self.sequential and number:
                 verdict = self._of(call, toolset, reply.finish_reason, last=last)
             else:
                 verdict = self._by_rules(call, before, toolset, reply.finish_reason, last=last)
@@ -266,8 +266,8 @@ class StepRules:
         return bool(toolset.untrusted_labels(call.name))
 
     @property
-    def in_turn(self) -> bool:
-        """Whether calls must be run one after the other."""
+    def sequential(self) -> bool:
+        """Whether calls must run one after the other, because a rule orders them."""
         return self.solver.orders
 
     def judge(

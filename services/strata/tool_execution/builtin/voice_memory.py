@@ -17,7 +17,7 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
     UnavailableError,
-    passes,
+    is_transient,
 )
 from strata.shared.convert.messages import labels_to_proto
 from strata.shared.request_stream import RequestStream
@@ -165,7 +165,7 @@ class StoreMemories:
                 answers = self._passages.UploadPassages(requests)  # type: ignore[arg-type]
                 return [progress async for progress in answers][-1]
             except StrataError as error:
-                if not passes(error):
+                if not is_transient(error):
                     raise
                 if not await pauses.wait(error):
                     raise UnavailableError(

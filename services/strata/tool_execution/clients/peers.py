@@ -23,7 +23,7 @@ from strata.protocol.errors import (
     InternalError,
     StrataError,
     UnavailableError,
-    passes,
+    is_transient,
 )
 from strata.protocol.shapes import ClientMethod, WrappedChannel
 from strata.shared.context import current
@@ -45,7 +45,7 @@ class PeerChannel(WrappedChannel):
     OVERLOADED, if the contract marks the method as repeatable. Streams are not retried.
 
     Args:
-        inner: The channel that makes the calls; its errors are those of `strata.protocol.errors`.
+        inner: The channel that makes the calls; it raises errors of `strata.protocol.errors`.
         name: Name of the service in error messages, such as "core memory".
     """
 
@@ -98,7 +98,7 @@ class _RetryingCall:
                 return await self._inner(request, **options)
             except StrataError as error:
                 lost = lost or _is_lost(error)
-                if not passes(error):
+                if not is_transient(error):
                     raise self._final(error, lost=_is_lost(error)) from error
                 if not (self._repeats and await pauses.wait(error)):
                     raise self._final(error, lost=lost) from error
@@ -106,7 +106,7 @@ class _RetryingCall:
     def _final(self, error: StrataError, *, lost: bool) -> StrataError:
         """Returns the error to raise instead of the last one."""
         if lost and self._changes:
-            _log.warning("answer lost", peer=self._name, reason=error.reason.value)
+            _log.warning("service did not answer", peer=self._name, reason=error.reason.value)
             return LostAnswerError(f"The {self._name} service gave no answer.")
         # Messages of gRPC itself contain addresses.
         match error:

@@ -15,7 +15,7 @@ import grpc.aio
 
 from strata.protocol.attempts import Repeated, RepeatedCall, RepeatLimits
 from strata.protocol.calls import read_all
-from strata.protocol.errors import Reason, StrataError, UnavailableError, passes
+from strata.protocol.errors import Reason, StrataError, UnavailableError, is_transient
 from strata.protocol.request_ids import has_request_id
 from strata.shared.interceptors.peer import token_refused
 from strata.shared.logs import get_logger
@@ -124,13 +124,17 @@ class ServiceCall(ServiceRepeated, RepeatedCall):
             except asyncio.CancelledError:
                 if watch is None or patience is None or not watch.cancelled_it():
                     raise
-                _log.warning("no answer in time", method=self._method, seconds=round(patience, 3))
+                _log.warning(
+                    "call timed out and is repeated",
+                    method=self._method,
+                    seconds=round(patience, 3),
+                )
                 patience *= GROWTH
                 self._left -= 1
                 lost = True
             except StrataError as error:
                 if not (self._may_repeat(error) and await self._paused(error)):
-                    if lost and passes(error):
+                    if lost and is_transient(error):
                         # An earlier attempt may have had the effect of the call.
                         error.lost, error.unsent = True, False
                     raise

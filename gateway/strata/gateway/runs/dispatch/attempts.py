@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from strata.gateway.runs.domain.memory_agents import MemoryBudget
 from strata.gateway.runs.domain.timing import HEARTBEAT_S, MAX_ATTEMPTS
-from strata.protocol.errors import AbortedError, InternalError, StrataError, passes
+from strata.protocol.errors import AbortedError, InternalError, StrataError, is_transient
 
 # Failures that count as failed attempts; transient ones are retried without counting.
 _REPEATABLE = (InternalError, AbortedError)
@@ -71,13 +71,13 @@ class AttemptFailures:
         if progress != self._progress:
             self._progress, self._counted, self._defects = progress, 0, 0
             self._pause_s = self._terms.first_pause_s
-        if not passes(error) or (error.lost and broke_off):
+        if not is_transient(error) or (error.lost and broke_off):
             self._counted += 1
         self._defects = self._defects + 1 if isinstance(error, InternalError) else 0
 
     def exhausted(self, error: StrataError) -> bool:
         """Whether the run fails after this error."""
-        if not passes(error) and not isinstance(error, _REPEATABLE):
+        if not is_transient(error) and not isinstance(error, _REPEATABLE):
             return True
         return self.too_many or self._defects >= _MAX_DEFECTS
 

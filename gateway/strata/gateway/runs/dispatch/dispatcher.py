@@ -38,7 +38,7 @@ from strata.protocol.errors import (
     Reason,
     StrataError,
     UnavailableError,
-    passes,
+    is_transient,
 )
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
@@ -376,11 +376,11 @@ class Dispatcher:
             try:
                 return await call()
             except StrataError as error:
-                if not passes(error) and not isinstance(error, AbortedError):
+                if not is_transient(error) and not isinstance(error, AbortedError):
                     raise
                 if active.abandoned:
                     raise LeaseLostError(active.dispatch.run.id) from error
-                _log.warning("waiting for the run store", error=repr(error))
+                _log.warning("run store unavailable; call is repeated", error=repr(error))
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._terms.longest_pause_s)
 
