@@ -1,4 +1,4 @@
-"""Deletes old data: answers to old requests, and journals of finished runs."""
+"""Deletes old data: responses of old requests, and journals of finished runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from sqlalchemy import text
 
 from strata.agent_loop.store.request_table import REQUESTS
-from strata.shared.db import Database
+from strata.shared.db import Database, delete_in_batches
 from strata.shared.idempotency.request_table import REQUESTS_KEPT
 
 _JOURNAL = text(
@@ -19,7 +19,7 @@ _JOURNAL = text(
         ORDER BY update_time LIMIT :count)
     """
 )
-_BATCH = 1_000
+
 _PAUSE = timedelta(hours=1)
 
 
@@ -27,7 +27,7 @@ class Housekeeping:
     """Deletes old data of all projects, with the worker database role.
 
     Args:
-        database: As the worker role.
+        database: Connects with the worker role.
         journals: How long the journal of a run is kept; longer than any run may last.
         requests: How long a repeated request is recognised.
     """
@@ -42,21 +42,10 @@ class Housekeeping:
     async def clean(self) -> int:
         """Deletes expired rows; returns their number."""
         deleted = await REQUESTS.delete_expired(self._database, self._requests)
-        return deleted + await self._delete_journals()
+        return deleted + await delete_in_batches(self._database, _JOURNAL, {"age": self._journals})
 
     async def keep_cleaning(self) -> None:
         """Cleans up once an hour, until it is cancelled."""
         while True:
             await self.clean()
             await asyncio.sleep(_PAUSE.total_seconds())
-
-    async def _delete_journals(self) -> int:
-        total = 0
-        while True:
-            async with self._database.system_transaction() as connection:
-                result = await connection.execute(
-                    _JOURNAL, {"age": self._journals, "count": _BATCH}
-                )
-            total += result.rowcount
-            if result.rowcount < _BATCH:
-                return total

@@ -1,5 +1,6 @@
 """PostgreSQL for every service: tenant-bound transactions, page tokens, row-level security."""
 
+from strata.shared.db.batched_deletion import delete_in_batches
 from strata.shared.db.connections import StatementResult
 from strata.shared.db.database import Database
 from strata.shared.db.errors import MissingTenantError
@@ -28,6 +29,7 @@ __all__ = [
     "StatementResult",
     "Statistics",
     "decode_page_token",
+    "delete_in_batches",
     "encode_page_token",
     "grant_columns_sql",
     "grant_sql",

@@ -1,7 +1,7 @@
-"""Tables of stored responses, by which repeated requests are answered once.
+"""Tables of stored responses, so that a repeated request gets the first response again.
 
-A service stores the response of a request in the transaction of its effect. A repetition finds the
-response and has no effect. There are two orders:
+A service stores the response of a request in the same transaction as its effect. A repetition
+finds the response and has no effect. There are two orders:
 
 - `claim` first and `answer` last: a concurrent repetition waits for the first transaction at the
   claim, and then gets its response.
@@ -25,13 +25,13 @@ from sqlalchemy import text
 from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.context import current_project
 from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db.batched_deletion import delete_in_batches
 from strata.shared.db.database import Database
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 
 ResultT = TypeVar("ResultT")
 
 _ATTEMPTS = 3
-_BATCH = 1_000
 _PAUSE = timedelta(hours=1)
 REQUESTS_KEPT = timedelta(days=7)
 """How long a repeated request id is recognised: longer than any client repeats a request."""
@@ -42,7 +42,7 @@ ANY_SUBJECT = "*"
 
 
 class LostRaceError(Exception):
-    """A concurrent transaction did the same first; the next attempt sees its changes."""
+    """A concurrent transaction stored the same request first; the next attempt sees its changes."""
 
 
 class ColumnType(Enum):
@@ -95,23 +95,22 @@ class RequestTable:
             " WHERE CAST(:request AS text) <> ''"
         )
         """Inserts a request as a part of a larger statement; `values` has its parameters."""
-        same = "project_id = :project AND request_id = :request"
-        find = f"SELECT {self.columns} FROM {name} s WHERE s.project_id = :project"
-        find += " AND s.request_id = :request"
+        is_request = "project_id = :project AND request_id = :request"
+        find = f"SELECT {self.columns} FROM {name} s WHERE {is_request}"
         self._find = text(find)
         self._lock = text(f"{find} FOR UPDATE")
         # Waits for a transaction with the same id, and then does nothing.
         self._insert = text(f"{self.insert} ON CONFLICT (project_id, request_id) DO NOTHING")
         set_subject = f", {subject} = :request_subject" if subject else ""
-        # The time of the last answer counts: parts of a resumable request may be hours apart.
+        # Sets the time again: parts of a resumable request may arrive hours apart.
         self._answer = text(
             f"UPDATE {name} SET {response} = {response_value}, create_time = now(){set_subject}"
-            f" WHERE {same}"
+            f" WHERE {is_request}"
         )
         self._keep = text(
             f"WITH kept AS ({self.insert} ON CONFLICT DO NOTHING RETURNING {response})"
             f" SELECT {response} FROM kept UNION ALL"
-            f" SELECT {response} FROM {name} WHERE {same} AND {digest} = {digest_value}"
+            f" SELECT {response} FROM {name} WHERE {is_request} AND {digest} = {digest_value}"
         )
         self._delete = text(
             f"DELETE FROM {name} WHERE (project_id, request_id) IN ("
@@ -268,14 +267,7 @@ class RequestTable:
             worker: Connects with the worker role.
             keep: How long repetitions are recognised.
         """
-        total = 0
-        while True:
-            async with worker.system_transaction() as connection:
-                values = {"age": keep, "count": _BATCH}
-                result = await connection.execute(self._delete, values)
-            total += result.rowcount
-            if result.rowcount < _BATCH:
-                return total
+        return await delete_in_batches(worker, self._delete, {"age": keep})
 
     async def delete_expired_hourly(self, worker: Database) -> None:
         """Deletes expired requests once an hour, until cancelled; see `delete_expired`."""
@@ -303,7 +295,7 @@ async def run_once(
     """Runs `work` in a transaction of the calling project; again if it raises `LostRaceError`.
 
     Raises:
-        UnavailableError: It lost every race.
+        UnavailableError: A concurrent transaction was first in every attempt.
     """
     for _ in range(_ATTEMPTS):
         try:
@@ -317,10 +309,11 @@ async def run_once(
 async def answered_or(
     work: Awaitable[ResultT], find_answer: Callable[[], Awaitable[ResultT | None]]
 ) -> ResultT:
-    """Returns the result of `work`; if it is refused, the stored answer of a concurrent call.
+    """Returns the result of `work`; if it fails, the stored answer of a concurrent call.
 
-    The reason of the refusal may be the effect of a call with the same request id: its new name is
-    taken, or what it deleted is missing. That call committed after this one looked for an answer.
+    A concurrent call with the same request id may have caused the failure: the name is taken by
+    what it created, or the object that it deleted is missing. That call committed after this one
+    looked for a stored answer.
 
     Args:
         work: Carries out the request, and has no transaction open when it fails.
