@@ -28,7 +28,7 @@ def open_proxies(settings: ToolRunnerSettings, stack: AsyncExitStack) -> Proxies
 
 
 def ca_file(settings: ToolRunnerSettings) -> Path | None:
-    """Returns the CA file with which tools verify servers: that of the settings or the machine's.
+    """Returns the CA file with which tools verify servers: from the settings or the machine.
 
     None if the machine has no single CA file: then tools trust no server.
 

@@ -100,7 +100,7 @@ def read_request(data: bytes) -> ProxyRequest:
 
 
 def _body(fields: list[tuple[str, str]]) -> int:
-    # Only the white space of HTTP, not that of Unicode: servers parse strictly.
+    # Strips only white space of HTTP, not of Unicode: servers parse strictly.
     lengths = {value.strip(" \t") for key, value in fields if key.lower() == "content-length"}
     if any(key.lower() == "transfer-encoding" for key, _ in fields):
         # The end of the body must be unambiguous, or a second request could follow (smuggling).

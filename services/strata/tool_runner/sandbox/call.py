@@ -22,20 +22,21 @@ from strata.tool_runner.sandbox.forkserver import Child, Exit
 from strata.tool_runner.sandbox.outcome import CallStatus
 
 # Prefix of a message with a question; other messages are the answer to the call.
-_ASKS = b'{"ask":'
+_QUESTION_PREFIX = b'{"ask":'
 # Bytes of an answer besides its value.
-_ENVELOPE = 16_384
-_CHUNK = 1 << 16
+_ENVELOPE_BYTES = 16_384
+_CHUNK_BYTES = 1 << 16
 # Size of the length prefix of a message.
-_HEAD = 4
+_LENGTH_BYTES = 4
 # Larger answers are parsed on a thread.
-_LARGE = 1 << 18
+_PARSED_ON_LOOP_BYTES = 1 << 18
 # Output over the limit is truncated. A process that prints more than this multiple of the limit is
 # killed.
-_FLOOD = 8
-_EXIT_S = 5.0
+_FLOOD_FACTOR = 8
+# Time until the end of a killed process must be reported.
+_REAP_S = 5.0
 # Time that a process has to exit after its answer, before it is killed.
-_LEAVE_S = 0.02
+_EXIT_S = 0.02
 # Time to read the answer of a process that has exited: it is already in the socket.
 _LAST_ANSWER_S = 1.0
 
@@ -55,12 +56,12 @@ class _Output:
 
     @property
     def flooding(self) -> bool:
-        return self.total > self._limit * _FLOOD + _CHUNK
+        return self.total > self._limit * _FLOOD_FACTOR + _CHUNK_BYTES
 
     def read(self) -> bool:
         """Reads available data once; returns False at the end."""
         try:
-            data = os.read(self.descriptor, _CHUNK)
+            data = os.read(self.descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -166,16 +167,17 @@ class JailedCall:
             # The answer may still be in the socket.
             await asyncio.wait({talk}, timeout=_LAST_ANSWER_S)
         if talk.done():
-            return talk.result() or await self._silent()
+            return talk.result() or await self._status_without_answer()
         if self._flood.done():
-            detail = f"It printed more than {_FLOOD} times {outcome.size(limits.output_bytes)}."
+            limit = outcome.size(limits.output_bytes)
+            detail = f"It printed more than {_FLOOD_FACTOR} times the limit of {limit}."
             return CallStatus(RunStatus.OUTPUT, detail=detail)
         if exited.done():
             return None
         detail = f"It did not end within {limits.wall_seconds:.3g} seconds."
         return CallStatus(RunStatus.TIMEOUT, detail=detail)
 
-    async def _silent(self) -> CallStatus | None:
+    async def _status_without_answer(self) -> CallStatus | None:
         """Returns the verdict of a process that closed its connection; None if it has ended."""
         await asyncio.wait({self._child.exited}, timeout=_LAST_ANSWER_S)
         if self._child.exited.done():
@@ -190,12 +192,12 @@ class JailedCall:
         try:
             if answered:
                 # It is about to exit, which is faster than killing it.
-                await asyncio.wait({child.exited}, timeout=_LEAVE_S)
+                await asyncio.wait({child.exited}, timeout=_EXIT_S)
         finally:
             child.server.kill(child)
         if child.exited.done():
             return child.exited.result()
-        waiting = asyncio.ensure_future(asyncio.wait({child.exited}, timeout=_EXIT_S))
+        waiting = asyncio.ensure_future(asyncio.wait({child.exited}, timeout=_REAP_S))
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:
@@ -218,69 +220,76 @@ class JailedCall:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             # A process that failed to lock itself may have ended; its reason is in the socket.
             await self._loop.sock_sendall(connection, body)
-        first = await (self._connected(self._proxy) if self._proxy else self._frame(_ENVELOPE))
+        if self._proxy is not None:
+            first = await self._start_proxy(self._proxy)
+        else:
+            first = await self._frame(_ENVELOPE_BYTES)
         if first is None:
             return None
         if first != b'{"locked":true}':
             detail = first.decode("utf-8", "replace")[:500]
             return CallStatus(
-                RunStatus.REFUSED, detail=f"The call could not be locked in: {detail}"
+                RunStatus.REFUSED, detail=f"The process could not be restricted: {detail}"
             )
         limits = self._run.limits
         # The jail's program does not escape characters; escaped ones would take up to six bytes.
-        most = limits.result_bytes + _ENVELOPE
-        answer = await self._frame(most)
-        while answer and self._run.answerer is not None and answer.startswith(_ASKS):
+        max_bytes = limits.result_bytes + _ENVELOPE_BYTES
+        answer = await self._frame(max_bytes)
+        while answer and self._run.answerer is not None and answer.startswith(_QUESTION_PREFIX):
             try:
                 question = json.dumps(parse_json(answer)["ask"])
             except JsonTextError:
                 # The process can send anything. An invalid question counts as an invalid answer.
                 break
-            answered, answer = await self._answered(self._run.answerer(question), most)
-            if not answered:
+            was_sent, answer = await self._answer_question(self._run.answerer(question), max_bytes)
+            if not was_sent:
                 break
         if answer is None:
             return None
         if not answer:
             return outcome.too_large(limits)
-        if len(answer) > _LARGE:
+        if len(answer) > _PARSED_ON_LOOP_BYTES:
             return await asyncio.to_thread(outcome.verdict_of, answer, limits)
         return outcome.verdict_of(answer, limits)
 
-    async def _answered(self, answering: Awaitable[str], most: int) -> tuple[bool, bytes | None]:
+    async def _answer_question(
+        self, answering: Awaitable[str], max_bytes: int
+    ) -> tuple[bool, bytes | None]:
         """Answers a question; returns whether the answer was sent, and the next message.
 
         Code that is interrupted while it waits continues without the answer. Its next message is
         then the answer to the call.
         """
         answer = asyncio.ensure_future(answering)
-        following = asyncio.ensure_future(self._frame(most))
+        next_message = asyncio.ensure_future(self._frame(max_bytes))
         try:
-            await asyncio.wait({answer, following}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                return False, following.result()
+            await asyncio.wait({answer, next_message}, return_when=asyncio.FIRST_COMPLETED)
+            if next_message.done():
+                return False, next_message.result()
             packed = frames.packed(answer.result())
             await self._loop.sock_sendall(self._child.connection, packed)
-            return True, await following
+            return True, await next_message
         finally:
             answer.cancel()
-            following.cancel()
-            await asyncio.gather(answer, following, return_exceptions=True)
+            next_message.cancel()
+            await asyncio.gather(answer, next_message, return_exceptions=True)
 
-    async def _connected(self, proxy: Proxy) -> bytes | None:
-        """Starts the proxy on the socket that the jail passes out; returns the next message."""
+    async def _start_proxy(self, proxy: Proxy) -> bytes | None:
+        """Starts the proxy on the socket that the jail sends; returns the next message."""
         head, listener = await self._listener()
         if listener is None:
             # The message has the reason why there is no socket.
-            length = struct.unpack(">I", head)[0] if len(head) == _HEAD else _ENVELOPE + 1
-            return None if length > _ENVELOPE else await self._exactly(length)
+            length = _ENVELOPE_BYTES + 1
+            if len(head) == _LENGTH_BYTES:
+                length = struct.unpack(">I", head)[0]
+            return None if length > _ENVELOPE_BYTES else await self._exactly(length)
         try:
             await self._exactly(struct.unpack(">I", head)[0])
         except BaseException:
             listener.close()
             raise
         await proxy.serve(listener)
-        return await self._frame(_ENVELOPE)
+        return await self._frame(_ENVELOPE_BYTES)
 
     async def _listener(self) -> tuple[bytes, socket.socket | None]:
         """Returns the length of the first message, and the socket that came with it."""
@@ -292,8 +301,10 @@ class JailedCall:
         finally:
             self._loop.remove_reader(connection)
         # The tool has not run yet, so the message comes from the jail.
-        head, passed, _, _ = socket.recv_fds(connection, _HEAD, 1, socket.MSG_CMSG_CLOEXEC)
-        return head, socket.socket(fileno=passed[0]) if passed else None
+        head, descriptors, _, _ = socket.recv_fds(
+            connection, _LENGTH_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+        )
+        return head, socket.socket(fileno=descriptors[0]) if descriptors else None
 
     def _request(self) -> bytes:
         run = self._run
@@ -307,19 +318,19 @@ class JailedCall:
         }
         return frames.framed(request)
 
-    async def _frame(self, most: int) -> bytes | None:
-        """Returns a message: None at the end of the stream, empty if it is longer than `most`."""
-        head = await self._exactly(4)
+    async def _frame(self, max_bytes: int) -> bytes | None:
+        """Returns a message: None at the end of the stream, empty if it exceeds `max_bytes`."""
+        head = await self._exactly(_LENGTH_BYTES)
         if head is None:
             return None
         (length,) = struct.unpack(">I", head)
-        return b"" if length > most else await self._exactly(length)
+        return b"" if length > max_bytes else await self._exactly(length)
 
     async def _exactly(self, count: int) -> bytes | None:
         parts = bytearray()
         while len(parts) < count:
             part = await self._loop.sock_recv(
-                self._child.connection, min(_CHUNK, count - len(parts))
+                self._child.connection, min(_CHUNK_BYTES, count - len(parts))
             )
             if not part:
                 return None

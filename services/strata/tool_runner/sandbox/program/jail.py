@@ -63,8 +63,8 @@ def scratch_path() -> str:
     return "/scratch" if any(p.startswith("/tmp") for p in base_paths()) else "/tmp"  # noqa: S108
 
 
-def _stand() -> str:
-    """Returns a folder to mount the new root on."""
+def _mount_point() -> str:
+    """Returns an existing folder to mount the new root on."""
     return next(p for p in ("/tmp", "/mnt", "/var/tmp") if os.path.isdir(p))  # noqa: S108, PTH112
 
 
@@ -93,12 +93,11 @@ def become_unprivileged(config: Config) -> list[tuple[str, str]]:
         with contextlib.suppress(OSError):
             kernel.unshare(kernel.CLONE_NEWNS)
             kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-            stand = _stand()
+            root = _mount_point()
             moved = [(source, f"/{n}") for n, (source, _) in enumerate(sources)]
-            _show(moved, stand)
+            _bind_read_only(moved, root)
             sources = [
-                (stand + place, target)
-                for (_, place), (_, target) in zip(moved, sources, strict=True)
+                (root + path, target) for (_, path), (_, target) in zip(moved, sources, strict=True)
             ]
     os.setgroups([])
     os.setresgid(config.uid, config.uid, config.uid)
@@ -109,7 +108,7 @@ def become_unprivileged(config: Config) -> list[tuple[str, str]]:
     return sources
 
 
-def _show(binds: Sequence[tuple[str, str]], root: str) -> None:
+def _bind_read_only(binds: Sequence[tuple[str, str]], root: str) -> None:
     """Mounts an empty folder on `root` and bind-mounts the sources below it, read-only."""
     # Opened first, because the new mount may cover them.
     opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), target) for source, target in binds]
@@ -164,9 +163,9 @@ def build_root(sources: Sequence[tuple[str, str]]) -> None:
     kernel.set_host_name("sandbox")
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     links = [(os.readlink(f"/{n}"), n) for n in _LINKS if os.path.islink(f"/{n}")]  # noqa: PTH114, PTH115
-    root = _stand()
+    root = _mount_point()
     devices = [(os.open(d, os.O_PATH | os.O_CLOEXEC), d) for d in _DEVICES]
-    _show(sources, root)
+    _bind_read_only(sources, root)
     for target, name in links:
         os.symlink(target.lstrip("/"), f"{root}/{name}")  # noqa: PTH211
     for descriptor, path in devices:
@@ -200,7 +199,7 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _enclose(shape: dict[str, Any], config: Config) -> None:
+def _isolate(shape: dict[str, Any], config: Config) -> None:
     """Creates the mounts of one call, and a user namespace that does not own them."""
     limits = shape["limits"]
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -208,22 +207,22 @@ def _enclose(shape: dict[str, Any], config: Config) -> None:
     kernel.mount("tmpfs", scratch_path(), "tmpfs", flags, size)
     if config.environments:
         if shape["packages"]:
-            place = f"{ENVIRONMENTS}/{shape['packages']}"
-            kernel.mount(place, PACKAGES, None, kernel.MS_BIND | kernel.MS_REC)
+            environment = f"{ENVIRONMENTS}/{shape['packages']}"
+            kernel.mount(environment, PACKAGES, None, kernel.MS_BIND | kernel.MS_REC)
             kernel.make_read_only(PACKAGES)
         kernel.umount(ENVIRONMENTS)
-    me = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    write("oom_score_adj", "1000", me)
-    # Before the user namespace, because inherited mounts cannot be removed inside of it.
+    proc_self = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    write("oom_score_adj", "1000", proc_self)
+    # Unmounted before the new user namespace, in which inherited mounts cannot be removed.
     kernel.umount("/proc")
     # The mount, network and IPC namespaces belong to the parent user namespace, so capabilities in
-    # the new one do not apply to them. Process limits in the parent namespaces count all calls
-    # together. So the limit of this call is set after this line, where it counts only this call.
+    # the new one do not apply to them. The limit of processes is set after this line: in the parent
+    # namespace it would count the processes of all calls together.
     kernel.unshare(kernel.CLONE_NEWUSER)
-    write("setgroups", "deny", me)
-    write("uid_map", f"{_INNER_ID} 0 1", me)
-    write("gid_map", f"{_INNER_ID} 0 1", me)
-    os.close(me)
+    write("setgroups", "deny", proc_self)
+    write("uid_map", f"{_INNER_ID} 0 1", proc_self)
+    write("gid_map", f"{_INNER_ID} 0 1", proc_self)
+    os.close(proc_self)
     _limit(resource.RLIMIT_NPROC, limits["processes"] + _PROCESS_SLACK)
 
 
@@ -239,7 +238,7 @@ def _limits(limits: dict[str, int]) -> None:
 
 
 def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> None:
-    """Locks this process permanently, before the tool runs in it.
+    """Restricts this process irreversibly, before the tool runs in it.
 
     Args:
         shape: Limits, packages, network and scratch folder of the expected call.
@@ -250,7 +249,7 @@ def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> No
         OSError: A step failed; the call must not be run.
     """
     if config.namespaces:
-        _enclose(shape, config)
+        _isolate(shape, config)
         scratch, packages = scratch_path(), PACKAGES if shape["packages"] else ""
     else:
         scratch, packages = shape["scratch"], shape["packages"]
@@ -273,7 +272,7 @@ def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> No
     sys.argv = ["tool"]
     random.seed()
     if not config.namespaces:
-        # With namespaces it ends with the first process of the fork server's namespace.
+        # With namespaces, the kernel ends this process with the fork server's PID namespace.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     code = filter_code or seccomp.assemble(
         seccomp.instructions(syscalls.machine(), own=os.getpid())

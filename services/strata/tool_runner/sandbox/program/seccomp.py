@@ -208,7 +208,7 @@ def _file_control() -> list[Instruction]:
 
 
 def _mappings() -> list[Instruction]:
-    """Permits mappings except those of shared memory without a file, and of huge pages.
+    """Permits mappings except of shared memory without a file, and of huge pages.
 
     Shared memory stays allocated when it is discarded or partly unmapped, and then counts for no
     process; huge pages are a resource of the whole machine.
