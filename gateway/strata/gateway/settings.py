@@ -271,7 +271,7 @@ class GatewaySettings(MasterKeySettings):
     @model_validator(mode="after")
     def _has_databases_of_projects(self) -> Self:
         if set(self.project_partitions) - set(self.partitions):
-            raise ValueError("project_partitions must be among those of partition_database_urls")
+            raise ValueError("project_partitions must be keys of partition_database_urls")
         return self
 
     @property

@@ -109,7 +109,7 @@ def _new_key(
 
 
 def project_of(project_id: str, own: str) -> str:
-    """Returns the project of a request, or else that of the caller's key.
+    """Returns the project that a request names, by default the project of the caller's key.
 
     Args:
         project_id: The id in the request; may be empty.

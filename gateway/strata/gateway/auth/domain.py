@@ -87,7 +87,7 @@ class Authority:
 
     @classmethod
     def of(cls, caller: Caller) -> Self:
-        """Returns the authority of a key; that of a project key is limited to its project."""
+        """Returns what a key may administer: a project key only its own project."""
         return cls(caller.organization_id, caller.project_id)
 
 

@@ -13,7 +13,7 @@ _PARTITION = text("SELECT partition FROM gateway.projects WHERE project_id = :pr
 
 
 class ProjectPartitions:
-    """The partitions of projects, kept in memory, because that of a project never changes.
+    """Caches the partitions of projects without expiry: a project's partition never changes.
 
     Args:
         database: Connections with the service role.

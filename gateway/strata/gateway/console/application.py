@@ -96,7 +96,7 @@ def console_application(
         secret: Encrypts sessions and sign-in links; the same on every replica.
         max_body_bytes: Larger forms are refused.
         started: When this process started, in seconds since 1970.
-        clock: The time of the sessions; that of the machine by default.
+        clock: Clock of the sessions; by default the system clock.
     """
     clock = clock or SystemClock()
     sealer = Sealer(secret, clock)

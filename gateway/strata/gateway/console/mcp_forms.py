@@ -1,8 +1,8 @@
 """The form for an MCP server, which shows no credential.
 
-It shows the names of secrets, never their values. A value with the name of a credential, such as
-that of a header ``X-Api-Key``, is shown as the placeholder ``[secret X-Api-Key]``. Sending the
-placeholder keeps the stored value.
+It shows the names of secrets, never their values. A value whose name looks like a credential, such
+as the header ``X-Api-Key``, is shown as the placeholder ``[secret X-Api-Key]``. If the form is sent
+with the placeholder, the stored value stays.
 """
 
 from __future__ import annotations

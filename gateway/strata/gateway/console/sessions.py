@@ -85,7 +85,7 @@ class Sessions:
         return self._sealer.digest(_CSRF_PURPOSE, session.id)
 
     def is_csrf_token(self, session: Session, token: str) -> bool:
-        """Returns whether a token is that of the session, in constant time."""
+        """Returns whether a token belongs to the session; compares in constant time."""
         return hmac.compare_digest(self.csrf_token(session).encode(), token.encode())
 
     def values(self, request: Request, session: Session) -> SessionValues:

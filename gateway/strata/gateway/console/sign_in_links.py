@@ -21,7 +21,7 @@ def sign_in_link(http_url: str, secret: str, api_key: str, *, clock: Clock | Non
         http_url: Base URL of the HTTP port.
         secret: The secret of the console, see `http_application`.
         api_key: The key.
-        clock: The time; that of the machine by default.
+        clock: The clock; by default the system clock.
     """
     sealer = Sealer(secret, clock or SystemClock())
     token = sealer.seal(_PURPOSE, api_key, LINK_LIFETIME_S)

@@ -191,7 +191,7 @@ class SignedIn:
         The body of a PUT, and any body that is not a form, is not read; the token is in a header.
 
         Raises:
-            PermissionDeniedError: The token is missing or that of another session.
+            PermissionDeniedError: The token is missing or belongs to another session.
             InvalidArgumentError: The form is too large or has too many fields.
         """
         token = request.headers.get(CSRF_HEADER, "")

@@ -85,7 +85,7 @@ class AgentCreations:
             await self._store.end(project_id, creation_id)
         except StrataError as error:
             # The roll-back will find nothing.
-            _log.warning("creation of an agent stays recorded", error=repr(error))
+            _log.warning("record of an agent creation not deleted", error=repr(error))
 
     async def _start_due(self) -> None:
         if self._tasks.free:

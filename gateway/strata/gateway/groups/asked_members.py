@@ -1,4 +1,4 @@
-"""Merges the events of a manager agent's turn with those of the members that it asks.
+"""Merges the events of a manager agent's turn with the events of the members that it calls.
 
 The agent asks by a tool, which starts a run of each member (decision 0090). These runs are found in
 the store: another gateway may have accepted them.

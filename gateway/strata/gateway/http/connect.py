@@ -110,7 +110,7 @@ class ConnectApplication(ConnectASGIApplication[None]):
         channel: Calls them.
         messages: Converts JSON.
         max_message_bytes: Larger requests are refused.
-        forwarding: Which metadata passes; None for that of the gateway.
+        forwarding: Which metadata is forwarded; None for the gateway's default.
     """
 
     def __init__(

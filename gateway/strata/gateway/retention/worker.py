@@ -113,7 +113,7 @@ class RetentionWorker:
         try:
             limits = (self._terms.event_days, await self._message_days(project_id))
         except StrataError as error:
-            _log.warning("retention of messages not known", error=repr(error))
+            _log.warning("message retention not read", error=repr(error))
             return self._terms.event_days
         return min((days for days in limits if days), default=0.0)
 
@@ -125,7 +125,7 @@ class RetentionWorker:
             # The next poll drops the rest of a large backlog.
             dropped, _ = await self._batches(project_id, drop)
             if dropped:
-                _log.warning("deliveries given up", project_id=project_id, count=dropped)
+                _log.warning("webhook deliveries dropped", project_id=project_id, count=dropped)
             total += dropped
         return total
 

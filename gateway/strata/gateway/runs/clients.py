@@ -67,7 +67,7 @@ async def _cancel_when_set(
 
 
 class TurnsByRunner:
-    """`TurnClient` of all runs: those of agents, and those of groups.
+    """`TurnClient` for the runs of agents and of groups.
 
     Args:
         agents: For the runs of agents.

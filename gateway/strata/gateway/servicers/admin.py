@@ -257,7 +257,7 @@ def _project_of_usage(request: pb.GetUsageRequest | pb.GetUsageSeriesRequest) ->
 
 
 def _organization(organization_id: str) -> str:
-    """Returns the organization of a request, or else that of the caller's key.
+    """Returns the organization that a request names, by default the one of the caller's key.
 
     Raises:
         InvalidArgumentError: A malformed id.

@@ -123,7 +123,7 @@ def _images_in(form: FormFields) -> list[message_pb2.ImagePart]:
 
     Raises:
         InvalidArgumentError: Files are not images that the API accepts. The violations name the
-            files; those of the API cannot.
+            files; files that come from the API cannot.
     """
     violations = []
     for file in form.files:

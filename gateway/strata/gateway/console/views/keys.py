@@ -1,4 +1,4 @@
-"""API keys: list, create, revoke; those of a project, or those of an organization."""
+"""Keys of a project or of an organization: list, create, revoke."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAGE = 100
 
 
 async def list_keys(visit: Visit) -> Response:
-    """Lists the keys of the project; for an organization key those of the organization."""
+    """Lists the keys of the project; a caller with an organization key gets organization keys."""
     if visit.identity.project.id:
         return await keys_of_project(visit, visit.identity.project)
     listing = await visit.services.admin.ListOrganizationKeys(

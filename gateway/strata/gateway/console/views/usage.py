@@ -46,7 +46,7 @@ _DEFAULT_PERIOD = "week"
 
 
 async def show_usage(visit: Visit) -> Response:
-    """Shows the usage of the project; for an organization key that of each project."""
+    """Shows the usage of the project; with an organization key, the usage of each project."""
     if visit.identity.project.id:
         return await _usage_of(visit, visit.identity.project, "/usage")
     key, period = _period(visit)

@@ -43,7 +43,7 @@ class A2aDialect(Protocol):
         """Returns the parameters of a request as a message of version 1.0.
 
         Raises:
-            InvalidParamsError: They are not those of the method.
+            InvalidParamsError: The parameters do not match the method.
         """
         ...
 

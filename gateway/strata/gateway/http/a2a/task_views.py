@@ -38,7 +38,7 @@ class TaskView:
     """A task as it is.
 
     Attributes:
-        id: Its id, that of its first run.
+        id: Its id, which is the id of its first run.
         context_id: Its context: the external id of the conversation, or else its id.
         run_id: Its last run.
         state: Its state.

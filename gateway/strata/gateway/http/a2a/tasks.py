@@ -148,7 +148,7 @@ class AgentTasks:
         return updates(*await self._begin(request.message))
 
     async def subscribe(self, task_id: str) -> AsyncIterator[a2a.StreamResponse]:
-        """Returns the events of a task that has not ended; those of its last run from the first on.
+        """Returns the events of a task that has not ended: all events of its last run.
 
         Raises:
             TaskNotFoundError: There is none.

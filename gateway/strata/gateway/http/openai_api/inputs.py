@@ -20,7 +20,7 @@ from strata.gateway.http.openai_api.errors import ApiError
 Item = TypeVar("Item")
 FormatKind = Literal["text", "json_object", "json_schema"]
 
-# The fields of a part of a message are those of one parameter: its text, or its image.
+# All fields of a part (its text or its image) map to one path: the part.
 _MESSAGE_FIELD = re.compile(
     r"messages\[(?P<number>\d+)\](?:(?P<name>\.name)|(?P<parts>\.parts(?P<part>\[\d+\])?.*))?"
 )
@@ -60,8 +60,8 @@ class AgentInput:
     Attributes:
         messages: The messages; none if there are results.
         results: The results; none if there are messages.
-        param: The parameter of the request that it was in.
-        first: Number of the first item in that parameter, 0 for the first; None if it is no list.
+        param: The parameter of the request that contains the input.
+        first: Index of the first new item in that parameter, from 0; None if it is not a list.
     """
 
     messages: Sequence[message_pb2.MessageInput]
@@ -70,30 +70,35 @@ class AgentInput:
     first: int | None = None
 
     def param_of(self, field: str) -> str:
-        """Returns the part of the request that a field of `SendMessageRequest` was made of."""
-        numbered = _MESSAGE_FIELD.fullmatch(field)
-        if numbered is None or self.first is None:
+        """Returns the path in the client's request of a field of `SendMessageRequest`.
+
+        For example ``messages[0].parts[1].text`` is ``messages[4].content[1]``, if the fifth
+        message of the client's request is the first new one.
+        """
+        match = _MESSAGE_FIELD.fullmatch(field)
+        if match is None or self.first is None:
             return self.param
-        content = f".content{numbered['part'] or ''}" if numbered["parts"] else ""
-        part = numbered["name"] or content
-        return f"{self.param}[{self.first + int(numbered['number'])}]{part}"
+        content = f".content{match['part'] or ''}" if match["parts"] else ""
+        rest = match["name"] or content
+        return f"{self.param}[{self.first + int(match['number'])}]{rest}"
 
 
-def without_known(items: Any, is_reply: Callable[[Any], bool], known: Any) -> Any:
-    """Returns the items of a request, with those replaced that the agent already has.
+def without_known(items: Any, is_reply: Callable[[Any], bool], placeholder: Any) -> Any:
+    """Replaces the items that the agent already has, so that they are not validated.
 
-    They are not sent, so they may hold what an agent cannot be sent, such as audio or files that
-    another model was given.
+    These items are not sent to the agent. They may contain parts that agents do not accept, such
+    as audio or files from a conversation with another model.
 
     Args:
-        items: The items, not checked yet.
-        is_reply: Whether the agent wrote an item.
-        known: Takes the place of the last item that the agent wrote, and of those before it.
+        items: The items of a request, not validated yet; other values are returned unchanged.
+        is_reply: Returns whether the agent wrote an item.
+        placeholder: A valid item. It replaces the last item that the agent wrote, and every item
+            before it.
     """
     if not isinstance(items, list):
         return items
     known_count = 1 + _last_index(items, is_reply)
-    return [known] * known_count + items[known_count:]
+    return [placeholder] * known_count + items[known_count:]
 
 
 def _last_index(items: Sequence[Item], is_reply: Callable[[Item], bool]) -> int:
@@ -108,14 +113,14 @@ def agent_input(
     result_of: Callable[[Item], ClientToolResult | None],
     message_of: Callable[[Item], message_pb2.MessageInput],
 ) -> AgentInput:
-    """Returns the items that are new to the agent: those after the last one that it wrote.
+    """Returns the items that are new to the agent: all after the last one that the agent wrote.
 
     Args:
         items: All items of the request, oldest first.
-        param: The parameter that they were in.
-        is_reply: Whether the agent wrote an item.
-        result_of: Converts an item that is the result of a tool; None for others.
-        message_of: Converts the others.
+        param: The parameter of the request that contains the items.
+        is_reply: Returns whether the agent wrote an item.
+        result_of: Converts the result of a tool; returns None for other items.
+        message_of: Converts an item that is not the result of a tool.
 
     Raises:
         ApiError: Nothing is new, or results and messages are mixed.
@@ -138,7 +143,7 @@ def agent_input(
 def message_input(
     role: str, parts: Sequence[message_pb2.Part], name: str = ""
 ) -> message_pb2.MessageInput:
-    """Returns a message of a role of OpenAI's: of the user, or of the system for all others."""
+    """Returns a message for an OpenAI role; all roles except ``user`` become SYSTEM."""
     return message_pb2.MessageInput(
         role=message_pb2.ROLE_USER if role == "user" else message_pb2.ROLE_SYSTEM,
         parts=parts,
@@ -147,20 +152,20 @@ def message_input(
 
 
 def text_part(text: str) -> message_pb2.Part:
-    """Returns a part that is text."""
+    """Returns a text part."""
     return message_pb2.Part(text=message_pb2.TextPart(text=text))
 
 
 def image_part(url: str, detail: str | None, param: str) -> message_pb2.Part:
-    """Returns a part that is an image.
+    """Returns an image part.
 
     Args:
-        url: An https URL, or a data URL.
-        detail: How closely the model looks at it.
-        param: The parameter that it was in.
+        url: An https URL, or a data URL in base64.
+        detail: OpenAI's level of detail: ``low`` or ``high``; others are ignored.
+        param: The parameter of the request that contains the image.
 
     Raises:
-        ApiError: The data cannot be read.
+        ApiError: The data URL is not valid base64.
     """
     known_detail = _DETAILS.get(detail or "", message_pb2.IMAGE_DETAIL_UNSPECIFIED)
     if url[: len(_DATA)].lower() != _DATA:
@@ -187,12 +192,12 @@ def _from_base64(text: str) -> bytes | None:
 def response_format_of(
     kind: FormatKind, schema: JsonSchema | None, param: str
 ) -> response_format_pb2.ResponseFormat | None:
-    """Returns what the reply must be; None for free text.
+    """Returns the response format of a request; None for free text.
 
     Args:
-        kind: The kind of object that the request refers to.
-        schema: The schema, of ``json_schema``.
-        param: The parameter that the schema is in.
+        kind: The type of the format.
+        schema: The schema, for the type ``json_schema``.
+        param: The parameter of the request that contains the format.
 
     Raises:
         ApiError: The schema is missing.

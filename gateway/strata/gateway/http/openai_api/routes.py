@@ -122,7 +122,7 @@ class _Completion:
     async def named_by(
         self, events: AsyncIterator[run_event_pb2.RunEvent]
     ) -> AsyncIterator[run_event_pb2.RunEvent]:
-        """Returns the same events; the id of the reply is that of their run from then on."""
+        """Returns the same events, and changes the id of the reply to the id of their run."""
         async for event in events:
             if event.run_id:
                 self._id = event.run_id.replace("run-", "chatcmpl-", 1)

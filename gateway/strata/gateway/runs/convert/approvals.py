@@ -35,7 +35,10 @@ _STATUSES = (
 
 
 def asked_approval(event: run_event_pb2.RunEvent) -> AskedApproval:
-    """Converts the request for approval of an event; both its times are of the same clock."""
+    """Converts the approval request in an event.
+
+    The remaining time is exact, because the event and the deadline have times of the same clock.
+    """
     request = event.approval_requested.approval
     remaining = request.expire_time.ToDatetime() - event.create_time.ToDatetime()
     return AskedApproval(
@@ -128,9 +131,10 @@ def default_run(approval: Approval, principal: Principal, max_steps: int) -> New
 
 
 def reopened_if_no_call_ran(payload: bytes, ending: RunEnding) -> RunEnding:
-    """Returns the end of a run that made no approved call, which reopens the request it answered.
+    """Returns the end of a run; if no approved call was run, it reopens the approval request.
 
-    Denied calls and returns by the client need no separate run: the next run passes them on.
+    Denied calls and returns of the client need no separate run: the next run sends them to the
+    model.
 
     Args:
         payload: The payload of the run.
@@ -142,10 +146,10 @@ def reopened_if_no_call_ran(payload: bytes, ending: RunEnding) -> RunEnding:
         # The conversation has no such request, so it must not be reopened.
         return ending
     answer = turn_pb.ExecuteRunRequest.FromString(payload).approval
-    runs = any(
+    approves_a_call = any(
         decision.approve and not decision.HasField("client_return") for decision in answer.decisions
     )
-    return replace(ending, reopens=answer.approval_id) if runs else ending
+    return replace(ending, reopens=answer.approval_id) if approves_a_call else ending
 
 
 def _answer_run(
@@ -273,7 +277,7 @@ def _check_match(
     decided = [decision.tool_call_id for decision in request.decisions]
     if sorted(decided) != sorted(expected):
         checks.fail(
-            "decisions", f"must be about each of {', '.join(expected)}, once, and no other call"
+            "decisions", f"must contain exactly one decision for each of {', '.join(expected)}"
         )
         return
     hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
@@ -286,8 +290,10 @@ def _check_match(
         ):
             checks.fail(
                 f"decisions[{index}].client_return",
-                "must be set: the tool is run by the client, so the call cannot be approved; to"
-                " deny it, leave approve unset",
+                "must be set: the client runs this tool, so the call cannot be approved without its"
+                " return; to deny the call, leave approve unset",
             )
         if decision.arguments_hash and decision.arguments_hash != hashes.get(decision.tool_call_id):
-            checks.fail(f"decisions[{index}].arguments_hash", "is not that of the call's arguments")
+            checks.fail(
+                f"decisions[{index}].arguments_hash", "does not match the arguments of the call"
+            )

@@ -74,7 +74,7 @@ class DefaultAnswers:
             # It stays due. Continue with the requests of other projects.
             known = isinstance(error, StrataError)
             _log.warning(
-                "deadline not acted on",
+                "expired approval not answered",
                 approval_id=due.id,
                 error=repr(error),
                 exc_info=not known,

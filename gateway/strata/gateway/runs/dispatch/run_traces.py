@@ -103,7 +103,7 @@ def _start_ns(run: Run) -> int:
 
 
 def _digits(run_id: str) -> str:
-    """Returns 32 hex digits for a run: those of its id."""
+    """Returns the trace id of a run: the 32 hex digits of its id."""
     digits = run_id.partition("-")[2].replace("-", "")
     if _DIGITS.fullmatch(digits):
         return digits

@@ -33,7 +33,7 @@ class RunKind(StrEnum):
 
 
 def is_group(runner_id: str) -> bool:
-    """Whether a run with this agent id and conversation id is that of a group.
+    """Whether a run with this agent id and conversation id belongs to a group.
 
     The run of a group has the id of the group in both fields.
     """

@@ -32,7 +32,7 @@ class Peers:
         self._channels: OrderedDict[str, tuple[ChannelFactory, grpc.aio.Channel]] = OrderedDict()
 
     def knows(self, address: str) -> bool:
-        """Whether an address is that of another gateway."""
+        """Whether an address belongs to another gateway."""
         return bool(address) and address != self._own
 
     async def follow(

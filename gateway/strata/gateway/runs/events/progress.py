@@ -35,7 +35,7 @@ class _UnstoredCalls:
 
     @property
     def cost(self) -> Usage:
-        """Tokens of all calls; those of an open call are estimated."""
+        """Tokens of all model calls; estimated for an open call."""
         if not self.under_way:
             return self.usage
         completion = -int(-self.streamed_bytes // self.bytes_per_token)
@@ -107,7 +107,7 @@ class RunProgress:
         return same and bool(step.message_id)
 
     def repeated_by(self, message: message_pb2.Message) -> bool:
-        """Whether a stored reply is that of another attempt at the open step than was streamed.
+        """Whether a stored reply comes from another attempt at the open step than was streamed.
 
         The attempt that made it was lost together with its `step_started`, which would have
         withdrawn the streamed text.
