@@ -152,5 +152,5 @@ async def _indexed(client: Client, agent_id: str) -> list[passage_service_pb2.Pa
 
 
 def _engine_restarts(live: Live, engine: str) -> int:
-    died = [line for line in live.log.splitlines() if "engine_died" in line]
+    died = [line for line in live.log.splitlines() if "engine died" in line]
     return sum(1 for line in died if engine in line)

@@ -68,7 +68,7 @@ def _own_children(base: Any) -> Any:
 
 
 def _own_look_ups(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Returns a subclass of a class of event loops, whose look-ups are those of `NameLookups`."""
+    """Returns a subclass of an event loop class that resolves names with `NameLookups`."""
 
     class Loop(base):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -162,7 +162,7 @@ class FairSlots:
         """Returns a slot, which ``async with`` waits for and holds while the block lasts.
 
         Args:
-            project_id: The project; None for that of the call being served.
+            project_id: The project; None for the project of the call being served.
 
         Raises:
             ResourceExhaustedError: The queue of the project is full (``OVERLOADED``).

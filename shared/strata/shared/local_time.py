@@ -13,7 +13,7 @@ def in_zone(moment: datetime, timezone: tzinfo | None) -> datetime:
 
     Args:
         moment: A time with a time zone.
-        timezone: The time zone; None for that of this machine.
+        timezone: The time zone; None for the machine's.
     """
     try:
         return moment.astimezone(timezone)

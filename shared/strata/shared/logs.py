@@ -122,7 +122,7 @@ def configure_logging(
     service: str | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """Sends the logs of this process, those of libraries included, to one stream.
+    """Sends the logs of this process and its libraries to one stream.
 
     Args:
         level: Name of the lowest level that is written; of libraries ``INFO`` at the lowest.

@@ -88,7 +88,7 @@ async def build_partitions(
 
 
 def settings_by_partition(settings: SettingsT) -> dict[str, SettingsT]:
-    """Returns the settings of each partition, by its name, that of `database_url` first.
+    """Returns the settings of each partition by name, first the partition of `database_url`.
 
     Raises:
         ValueError: A partition has no URL of the worker role, although the default one has.
@@ -102,7 +102,7 @@ def settings_by_partition(settings: SettingsT) -> dict[str, SettingsT]:
 
 
 def routed(services: Mapping[str, GrpcService]) -> GrpcService:
-    """Returns a gRPC service whose calls go to that of the caller's partition.
+    """Returns a gRPC service that routes calls to the service of the caller's partition.
 
     Args:
         services: The same service of each partition, by its name. A single one is returned.

@@ -11,7 +11,7 @@ import re
 from strata.protocol.errors import FailedPreconditionError, Reason
 
 DEFAULT_PARTITION = "default"
-"""The partition of the setting `database_url`; that of every project without another one."""
+"""The partition of the setting `database_url`, on which projects are by default."""
 
 ANY_PARTITION = ""
 """Stands for all partitions: what the gateway keeps of a project is in one database."""

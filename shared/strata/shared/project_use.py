@@ -139,7 +139,7 @@ class ProjectUse:
         return 1 if self._capacity is None else self._capacity.level()
 
     def patience(self) -> Patience:
-        """Returns the waits of projects whose work arrives, which are those of all kinds."""
+        """Returns the waits of projects whose work arrives; waits of all kinds count."""
         return self._patience
 
     def wait_for(self, kind: Kind) -> None:

@@ -69,7 +69,7 @@ class RenewingChannel(UniformChannel):
         """The channel that new calls go through."""
         self._used = True
         if self._renewing is None and not self._closed:
-            # In an empty context, not in that of the first call.
+            # In an empty context, not in the context of the first call.
             self._renewing = asyncio.get_running_loop().create_task(
                 self._keep_renewing(), context=contextvars.Context()
             )

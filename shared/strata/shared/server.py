@@ -290,7 +290,7 @@ async def serving(
         settings: The service's settings.
         telemetry: Where the metrics go.
         hurry: When set, drain and grace are cut short.
-        clock: The clock of the process; that of the machine by default.
+        clock: The clock of the process; by default the system clock.
 
     Raises:
         ValueError: No key to verify internal tokens with.

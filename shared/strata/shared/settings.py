@@ -127,7 +127,7 @@ def unknown_variables(
 
     Args:
         settings: The settings class.
-        environment: Names of variables; those of this process by default.
+        environment: Names of variables; by default the variables of this process.
     """
     prefix = str(settings.model_config["env_prefix"]).upper()
     names = os.environ if environment is None else environment
@@ -136,7 +136,7 @@ def unknown_variables(
         alias = field.validation_alias
         known.add(f"{prefix}{name}".upper())
         known.update(map(str, alias.choices) if isinstance(alias, AliasChoices) else ())
-    # Keys of a group are checked by its model; those of a table are free.
+    # Keys of a group are checked by its model; keys of a table are free.
     groups = tuple(f"{name}__" for name in known)
     return sorted(
         name
@@ -286,7 +286,7 @@ class ServiceSettings(EnvironmentSettings):
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The names of the partitions, that of `database_url` first."""
+        """The names of the partitions, first the partition of `database_url`."""
         return (DEFAULT_PARTITION, *self.partition_database_urls)
 
     @property

@@ -136,7 +136,7 @@ class _Reading:
     quota: QuotaUse | None
 
     def spare_since(self, last: _Reading) -> float:
-        """Returns the smallest of the shares that are known; 0 if that of the machine is not."""
+        """Returns the smallest known share; 0 if the machine's share is unknown."""
         seconds = self.when - last.when
         if self.machine is None or last.machine is None or self.machine.all == last.machine.all:
             return 0.0

@@ -17,5 +17,5 @@ def step_not_stored() -> UnavailableError:
 
 
 def is_step_not_stored(error: object) -> bool:
-    """Whether an error is that of `step_not_stored`."""
+    """Whether an error was made by `step_not_stored`."""
     return isinstance(error, StrataError) and error.metadata.get(_KEY) == _NOT_STORED

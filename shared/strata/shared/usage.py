@@ -45,7 +45,7 @@ class Usage:
         )
 
     def less(self, other: Usage) -> Usage:
-        """Returns the tokens above those of another usage, count by count; never below 0."""
+        """Returns the difference to another usage, count by count; never below 0."""
         counts = {name: max(0, getattr(self, name) - getattr(other, name)) for name in COUNTS}
         return Usage(**counts, estimated=self.estimated) if any(counts.values()) else Usage()
 

@@ -238,7 +238,7 @@ class ProcessSupervisor:
             code = await wait_exit(self._process)
             self._serving.clear()
             self._process = None
-            _log.warning("engine_died", engine=self.name, exit_code=code, log=str(self._log_path))
+            _log.warning("engine died", engine=self.name, exit_code=code, log=str(self._log_path))
             await self._revive()
 
     async def _revive(self) -> None:
@@ -247,13 +247,13 @@ class ProcessSupervisor:
             try:
                 self._process = await self._launch()
             except Exception as error:  # noqa: BLE001 - supervision must not end
-                _log.warning("engine_not_started", engine=self.name, error=str(error))
+                _log.warning("engine not started", engine=self.name, error=str(error))
                 self._failure = error
                 continue
             self._failure = None
             self.restarts += 1
             self._serving.set()
-            _log.info("engine_restarted", engine=self.name, pid=self._process.pid)
+            _log.info("engine restarted", engine=self.name, pid=self._process.pid)
             return
 
     def _pause(self) -> float:
@@ -269,7 +269,7 @@ class ProcessSupervisor:
         if recent < len(_BACK_OFF_SECONDS) and not self._serving.is_set():
             return _BACK_OFF_SECONDS[recent - 1]
         self._failure = self._failure or UnavailableError(tail(self._log_path))
-        _log.error("engine_keeps_dying", engine=self.name, log=str(self._log_path))
+        _log.error("engine dies repeatedly", engine=self.name, log=str(self._log_path))
         self._serving.set()
         return _LONG_PAUSE_SECONDS
 

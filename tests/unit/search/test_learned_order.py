@@ -132,7 +132,7 @@ def test_the_order_that_is_shipped_weighs_every_feature() -> None:
 
 def test_weights_for_other_features_are_refused() -> None:
     weights = dict(shipped_order().weights)
-    with pytest.raises(ValueError, match="the weights must be those of the features"):
+    with pytest.raises(ValueError, match="there must be one weight for each feature"):
         LearnedOrder({**weights, "colour": 1.0}, 300)
     with pytest.raises(ValueError, match="half_chars must be positive"):
         LearnedOrder(weights, 0)

@@ -60,7 +60,7 @@ class SyncClient(SyncServiceCalls[Client]):
         Args:
             method: A method of one of this client's stubs.
             request: The request.
-            timeout_s: Deadline in seconds; None for that of the connection.
+            timeout_s: Deadline in seconds; None for the connection's.
 
         Raises:
             StrataError: The gateway refused, or does not answer.

@@ -1,4 +1,4 @@
-"""Calls of a client: those of grpc.aio, but with the errors of `strata.protocol.errors`."""
+"""Calls of a client: as in grpc.aio, but with the errors of `strata.protocol.errors`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Waiting:
                 raise self._peer.not_connected() from error
 
     def error_of(self, error: grpc.aio.AioRpcError) -> StrataError:
-        """Returns the error of Strata for that of the transport."""
+        """Returns the Strata error for an error of the transport."""
         elapsed = asyncio.get_running_loop().time() - self._sent
         return self._peer.error(error, elapsed, vouched=self._vouched)
 

@@ -1,4 +1,4 @@
-"""Protocols of the services that `lifecycle` uses, in addition to those of a turn."""
+"""Protocols of the services that `lifecycle` uses, in addition to the ports of a turn."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class PromptLimits:
                 await self._settle(before.id)
         except StrataError as error:
             # At worst the limit is too large; the next change of the agent corrects it.
-            _log.warning("a prompt limit stays raised", agent_id=before.id, error=repr(error))
+            _log.warning("prompt limit not restored", agent_id=before.id, error=repr(error))
 
     async def _settle(self, agent_id: str) -> None:
         """Sets the limit for the stored state of an agent."""

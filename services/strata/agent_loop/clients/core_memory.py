@@ -66,20 +66,28 @@ class CoreMemoryClient:
         known: tuple[str, MemorySection] | None,
         response: context_pb.CompileResponse,
     ) -> MemorySection:
-        """Returns the section of a response, and caches it for the next request."""
-        seen = dict(response.block_revisions)
+        """Returns the section in a response, and caches it for the next request.
+
+        Args:
+            key: Key of the section in the cache.
+            known: The revision and section in the cache before the request, if any.
+            response: The response.
+        """
+        revisions = dict(response.block_revisions)
         taint = {
             tainted_block.label: labels_from_proto(tainted_block.taint)
             for tainted_block in response.tainted_blocks
         }
         if response.not_changed and known is not None:
             return replace(
-                known[1], block_revisions=seen, has_folders=response.has_folders, taint=taint
+                known[1], block_revisions=revisions, has_folders=response.has_folders, taint=taint
             )
-        changed = None
+        change_time = None
         if response.HasField("last_modified_time"):
-            changed = response.last_modified_time.ToDatetime(tzinfo=UTC)
-        section = MemorySection(response.memory_section, changed, seen, response.has_folders, taint)
+            change_time = response.last_modified_time.ToDatetime(tzinfo=UTC)
+        section = MemorySection(
+            response.memory_section, change_time, revisions, response.has_folders, taint
+        )
         self._sections.put(key, response.revision, section)
         return section
 
@@ -90,9 +98,9 @@ class CoreMemoryClient:
         block_ids: Sequence[str],
         limit: PromptLimit | None,
     ) -> Sequence[block_pb.Block]:
-        """Makes and attaches the first blocks; repeating it returns them.
+        """Creates and attaches the initial blocks of an agent; a repeated call returns them.
 
-        A memory agent shares the blocks of the agent that it tends.
+        A memory agent is attached to the blocks of its main agent.
         """
         request = context_pb.PrepareAgentRequest(
             agent_id=agent.id,
@@ -153,7 +161,7 @@ class CoreMemoryClient:
         )
 
     async def release(self, agent_id: str) -> None:
-        """Takes everything from an agent."""
+        """Detaches everything from an agent; deletes blocks created with it that no other has."""
         await self._stub.ReleaseAgent(context_pb.ReleaseAgentRequest(agent_id=agent_id))
 
 
@@ -162,7 +170,7 @@ def _compile_request(agent: Agent, view: MemoryView, if_revision: str) -> contex
         agent_id=agent.id,
         agent_type=agent.type.value,
         line_numbers=view.line_numbers,
-        # Without those of a group's tool: the prompt stays the same in and out of its runs.
+        # Without rules for group tools, so that the prompt is the same in runs of a group.
         tool_rules=rules_to_prompt(
             rules_in_force(
                 [name for name in agent.tools if name not in GROUP_TOOLS], agent.tool_rules

@@ -87,9 +87,9 @@ class RecallClient:
     async def begin_turn(
         self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
     ) -> BegunTurn:
-        """Stores the inputs, takes the fence, returns the window."""
-        place = (current_project(), key.conversation_id)
-        held = self._windows.get(place)
+        """Stores the inputs, takes the fence, and returns the window."""
+        cache_key = (current_project(), key.conversation_id)
+        held = self._windows.get(cache_key)
         request = window_pb.BeginTurnRequest(
             conversation_id=key.conversation_id,
             agent_id=key.agent_id,
@@ -102,7 +102,7 @@ class RecallClient:
         response = await self._stub.BeginTurn(request)
         self._keep_images(inputs)
         whole = whole_window(response, held)
-        self._windows.put(place, whole)
+        self._windows.put(cache_key, whole)
         return BegunTurn(
             whole.window,
             messages_from_proto(response.inputs),
@@ -128,10 +128,10 @@ class RecallClient:
         committed = CommittedStep(
             messages_from_proto(response.messages), response.revision, response.message_count
         )
-        place = (current_project(), commit.key.conversation_id)
-        if (held := self._windows.get(place)) is not None:
+        cache_key = (current_project(), commit.key.conversation_id)
+        if (held := self._windows.get(cache_key)) is not None:
             sizes = [size_of(message) for message in response.messages]
-            self._windows.put(place, held.with_step(committed, sum(sizes)))
+            self._windows.put(cache_key, held.with_step(committed, sum(sizes)))
         return committed
 
     async def open_window(
@@ -146,7 +146,7 @@ class RecallClient:
         await self._stub.OpenWindow(request)
 
     async def swap_window(self, swap: WindowSwap) -> Window:
-        """Stores a summary and the window that holds it."""
+        """Stores a summary and the compacted window that contains it."""
         request = window_pb.CompactWindowRequest(
             conversation_id=swap.conversation_id,
             run_id=swap.key.run_id if swap.key is not None else "",
@@ -208,7 +208,7 @@ class RecallClient:
         return data
 
     def _keep_images(self, messages: Sequence[Message]) -> None:
-        """Caches the images of messages that were just stored: the next request shows them."""
+        """Caches the images of stored messages, because the next model request contains them."""
         for message in messages:
             for image in message.images:
                 if image.data:

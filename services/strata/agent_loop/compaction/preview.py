@@ -66,7 +66,7 @@ class CompactionPreview:
         sums: The sums of the whole window, by outcome.
         obstacle: Why no message would be removed; None if one would.
         tokens_before: Estimated tokens of the window now.
-        tokens_kept: Estimated tokens of what stays; those of the new summary come on top.
+        tokens_kept: Estimated tokens of the messages that stay, without the new summary.
     """
 
     messages: Sequence[PreviewedMessage]

@@ -62,7 +62,7 @@ class NextRequest:
 
     @property
     def settings(self) -> ModelSettings:
-        """Settings of the model; without one, those of the most common protocol."""
+        """Settings of the model; without a model, settings of the most common protocol."""
         return _NO_MODEL if self.bound is None else self.bound.settings
 
     @property

@@ -254,7 +254,7 @@ class Offer:
 
     @property
     def schemas(self) -> Sequence[ToolSchema]:
-        """All schemas in a request: those of the tools, and that of the text."""
+        """All schemas in a request: the tools' parameters, and the response format."""
         reply = self.response_format
         if reply is None or reply.schema is None:
             return self.tools.schemas

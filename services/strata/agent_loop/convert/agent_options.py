@@ -133,7 +133,7 @@ def compaction_to_proto(settings: CompactionSettings) -> pb.CompactionSettings:
 
 
 def is_of_next_turn(request: pb.PreviewCompactionRequest) -> bool:
-    """Returns whether the preview of a compaction is that of the next turn, or of one on request.
+    """Returns whether the preview is for the compaction of the next turn, or for one on request.
 
     Raises:
         InvalidArgumentError: The trigger is unknown.

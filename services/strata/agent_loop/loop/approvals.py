@@ -106,7 +106,7 @@ class OpenRequest:
         return self.answers[-1].run_id if self.answers else ""
 
     def up_to(self, run_id: str) -> OpenRequest:
-        """Returns the request without responses after that of a run, if the run brought one."""
+        """Returns the request up to the response of a run; unchanged if the run has none."""
         ids = [answer.run_id for answer in self.answers]
         if run_id not in ids:
             return self

@@ -476,7 +476,7 @@ class ModelRequester:
 
 
 def _fixed_bytes(window: WorkingWindow, offer: Offer) -> int:
-    """Returns the bytes that every request has: those of the system message and the tools."""
+    """Returns the bytes that every request has: the system message and the tools."""
     return window.system_bytes + tools_bytes(offer.schemas)
 
 

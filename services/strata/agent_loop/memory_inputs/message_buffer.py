@@ -12,7 +12,7 @@ from strata.shared.messages import MessageRole
 
 
 def first_sequence(window: Sequence[Message]) -> int:
-    """Returns the lowest sequence in a window; for an empty window that of the next message.
+    """Returns the lowest sequence in a window; for an empty window, the next message's sequence.
 
     Args:
         window: The window, the system message first.

@@ -155,7 +155,7 @@ def _match_returns(
     matched: dict[tuple[int, int], ChatMessage] = {}
     for position, message in enumerate(messages):
         if message.role is not ChatRole.TOOL:
-            # Reversed, so that of two calls with one id in a message the first is popped first.
+            # Reversed: if two calls of a message have the same id, the first one is popped first.
             for index in reversed(range(len(message.tool_calls))):
                 unanswered[message.tool_calls[index].id].append((position, index))
         elif unanswered[message.tool_call_id or ""]:

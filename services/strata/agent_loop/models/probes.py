@@ -159,7 +159,7 @@ async def _read(
 ) -> Mapping[str, Any]:
     """Returns the JSON object at a route; empty if there is none."""
     try:
-        # The client's own time limit is that of each read.
+        # The client's own timeout applies to each read.
         async with asyncio.timeout(SECONDS), client.stream(method, url, json=body) as response:
             if response.status_code != httpx2.codes.OK:
                 return {}

@@ -41,7 +41,7 @@ async def replay(recording: Recording, *, compares: bool = True) -> Replay:
 
     Args:
         recording: The recording.
-        compares: Whether requests are compared with those of the recording.
+        compares: Whether requests are compared with the recorded ones.
     """
     script = Script(recording, compares)
     difference = None

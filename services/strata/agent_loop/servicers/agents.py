@@ -212,7 +212,7 @@ def _conversation_of(
     | pb.PreviewCompactionRequest
     | pb.CompactConversationRequest,
 ) -> str:
-    """Returns the conversation of a request, by default that of the agent.
+    """Returns the conversation that a request names, by default the agent's default one.
 
     Raises:
         InvalidArgumentError: A malformed id.

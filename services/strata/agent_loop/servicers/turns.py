@@ -160,7 +160,7 @@ class DetachedTurns:
                     await asyncio.wait({turn})
             await self._mark(turn, key, 0.0)
         if not turn.cancelled() and (error := turn.exception()) is not None:
-            _log.info("turn without a caller ended", run_id=key.run_id, error=repr(error))
+            _log.info("turn without a caller failed", run_id=key.run_id, error=repr(error))
 
     async def _mark(self, turn: asyncio.Task[None], key: JournalKey, seconds: float) -> None:
         try:

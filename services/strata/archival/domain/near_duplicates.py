@@ -21,7 +21,7 @@ import numpy.typing as npt
 BITS = 256
 BANDS = 8
 ROWS = 4
-"""Texts of similarity .77 share a band with probability .97, those of .3 with .06."""
+"""Texts of similarity 0.77 share a band with probability 0.97, texts of 0.3 with 0.06."""
 THRESHOLD = 0.7
 """Changing one word in twelve gives a similarity of .77, changing two gives .6."""
 MOST_DIFFERENT_BITS = round(BITS * (1 - THRESHOLD) / 2)

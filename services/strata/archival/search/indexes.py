@@ -89,7 +89,7 @@ async def open_indexes(
 
     Raises:
         FailedPreconditionError: The weights of the model are missing.
-        DataLossError: The weights are not those of this release.
+        DataLossError: The weights do not match this release.
     """
     models = await open_models(settings, wiring.shared_resources, stack)
     vectors = await open_vectors(settings, wiring.shared_resources, stack)

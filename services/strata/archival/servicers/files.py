@@ -151,7 +151,7 @@ class _FileUpload:
     def _check_source(self, message: pb.IndexFileRequest) -> None:
         folder_id, file_id = self._source
         if message.folder_id not in {"", folder_id} or message.file_id not in {"", file_id}:
-            raise invalid_field("file_id", "must be that of the first message, or empty")
+            raise invalid_field("file_id", "must be empty or the same as in the first message")
 
     def _note(self, chunk: FileChunk) -> None:
         head = f"{chunk.start_line},{chunk.end_line},{len(chunk.text)},{len(chunk.heading)}\0"

@@ -91,7 +91,7 @@ _DISCARD = text(
 )
 # A folder may have millions of chunks, which one statement would not delete in its time.
 _DROPPED_AT_ONCE = 20
-# Locked in order of id, which is that of creation, as in a replacement.
+# Locked in the order of their ids, as in a replacement; ids sort by creation.
 _DROP = text(
     """
     WITH dropped_sets AS (
@@ -195,7 +195,7 @@ class PostgresFileChunkStore:
             return [FileProgress(row.file_id, row.chunk_count, row.indexed_count) for row in rows]
 
     async def drop(self, file_ids: Sequence[str], folder_ids: Sequence[str]) -> int:
-        """Deletes the chunks of files and folders, those of a few files in one transaction."""
+        """Deletes the chunks of files and folders, a few files per transaction."""
         values = {
             "limit": _DROPPED_AT_ONCE,
             "project": current_project(),

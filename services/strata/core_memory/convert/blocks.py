@@ -260,7 +260,7 @@ def actor(*, reason: str = "") -> Actor:
 
 
 def _editor(message: pb.EditBlockRequest) -> Actor:
-    """Returns the author of an edit. The run of the signed token overrides that of the request."""
+    """Returns the author of an edit. The run of the signed token takes precedence."""
     caller, origin = require_caller(), message.origin
     return Actor(
         caller.principal,

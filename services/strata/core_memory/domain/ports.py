@@ -200,7 +200,7 @@ class Unit(Protocol):
         ...
 
     async def set_prompt(self, agent_id: str, limit: PromptLimit, revision: int) -> None:
-        """Sets the limit of an agent, unless that of a later revision of the agent is set."""
+        """Sets the limit of an agent, unless a later revision of the agent has set one."""
         ...
 
     async def insert_all(

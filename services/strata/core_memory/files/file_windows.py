@@ -65,7 +65,7 @@ class Windows:
             AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
         """
         if not command.complete:
-            # Calls of people have no limits set: use those of the agent, which its tool sends.
+            # Requests of clients have no limits. The agent's tool sends the agent's limits.
             command = command.within(await self._store.prompt_limit(command.agent_id))
 
         def plan(names: Sequence[str]) -> PlanWindows:

@@ -143,7 +143,7 @@ class FileIndexSync:
         await self._queue.sent(claim, count)
 
     async def _chunks(self, claim: ClaimedFile) -> AsyncIterator[Sequence[Chunk]]:
-        """Yields the chunks of a file, those of one page of text at a time."""
+        """Yields lists of chunks of a file, one list per page of text."""
         name, format_ = await self._queue.name_of(claim)
         chunker = Chunker(name, with_headings=bool(format_) and FileFormat(format_).has_headings)
         async for page in self._contents.pages(claim.project_id, claim.content):

@@ -39,7 +39,7 @@ _MEDIA_TYPES = {
     FileFormat.PDF: "application/pdf",
     FileFormat.DOCX: "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
 }
-# Python's own table: that of the system differs from host to host.
+# Python's own table, because the system's table differs between hosts.
 _NAMES = mimetypes.MimeTypes()
 
 _log = get_logger(__name__)

@@ -227,7 +227,7 @@ def provenance_to_text(value: common.Provenance.ValueType) -> str:
 
 
 def provenance_from_text(value: str) -> common.Provenance.ValueType:
-    """Returns the enum value of a stored provenance; that of no label if it is unknown here."""
+    """Returns the enum value of a stored provenance; UNSPECIFIED if this release has none."""
     return cast("common.Provenance.ValueType", _PROVENANCES[1].get(value, 0))
 
 

@@ -80,7 +80,7 @@ def searchable_text(message: Message) -> str:
 
 
 def is_indexed(message: Message) -> bool:
-    """Returns whether a message is in the vector index: those of users, agents, and summaries.
+    """Returns whether the vector index contains a message: of a user or agent, or a summary.
 
     Returns of tools are long and rarely prose, so they are only searched by words.
     """

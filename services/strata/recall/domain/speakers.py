@@ -16,7 +16,7 @@ _LEAST_FIRST_NAME = 3
 
 
 def named_speakers(query: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns those of the names that a query has, in full or by their first word.
+    """Returns the names that a query contains, in full or by their first word.
 
     Capitals count, because names can be other words ("Will", "May"), unless the query has none.
     """
@@ -29,7 +29,7 @@ def in_first_person(query: str, speakers: Sequence[str]) -> str:
 
     People do not say their own names: "What does Nell drive?" is answered by "I bought a van". The
     vector of a question with a name is similar to everything that mentions a person. The English
-    pronoun is as good as that of the query's language, because the model is multilingual.
+    pronoun is as good as one of the query's language, because the model is multilingual.
     """
     subject = _replaced(without_stop_words(query), speakers, "")
     return _replaced(query, speakers, "I") if any(map(str.isalnum, subject)) else ""

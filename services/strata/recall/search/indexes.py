@@ -66,7 +66,7 @@ async def open_indexes(
 
     Raises:
         FailedPreconditionError: The weights of the model are missing.
-        DataLossError: The weights are not those of this release.
+        DataLossError: The weights do not match this release.
         ValueError: Indexing is enabled without a worker role.
     """
     if not settings.index_messages:

@@ -57,7 +57,7 @@ class MessageContents:
         return keys, (same[-1].project_id, same[-1].id)
 
     async def deleted(self, project_id: str, ids: Collection[str]) -> list[str]:
-        """Returns those of some messages that are deleted."""
+        """Returns the ids among `ids` whose messages are deleted."""
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = await connection.execute(_GONE, {"project": project_id, "ids": list(ids)})
             return [row.id for row in rows]

@@ -121,7 +121,7 @@ async def copy_images(
 async def delete_unused_images(
     connection: AsyncConnection, project: str, image_ids: Sequence[str] | None
 ) -> None:
-    """Deletes those of the images that no message uses.
+    """Deletes the given images that no message uses.
 
     Args:
         connection: In the transaction that deleted messages.

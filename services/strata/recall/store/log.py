@@ -1,7 +1,7 @@
 """SQL for the log of a conversation, including the messages before a fork.
 
 A fork has its own rows: copies of the window that it started with, and its new messages. Its
-log consists of these rows and those of the conversations that it was forked from (its lineage),
+log consists of these rows and the rows of the conversations that it was forked from (its lineage),
 up to the fork. All of them use the same numbering of messages. If two rows have the same number,
 the row of the nearer conversation is used.
 """

@@ -54,7 +54,7 @@ class PostgresMessageStore:
         return to_message(row)
 
     async def page(self, wanted: MessageFilter, limit: int, cursor: Cursor | None) -> MessagePage:
-        """Returns a page, by sequence in a conversation, or by time across those of an agent."""
+        """Returns a page: of a conversation by sequence, or of all of an agent's by time."""
         async with self._database.transaction(read_only=True) as connection:
             if wanted.conversation_id:
                 wanted = await self._with_ends(connection, wanted)

@@ -86,7 +86,7 @@ class CodeTools:
 
     Args:
         sandbox: Where the code runs.
-        limits: Limits of one call; by default those of custom tools.
+        limits: Limits of one call; by default the limits of custom tools.
     """
 
     names = frozenset({"run_code", "run_code_with_tools"})

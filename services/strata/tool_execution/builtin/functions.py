@@ -86,7 +86,7 @@ def send_message(invocation: Invocation) -> Output:
     ),
 )
 def current_time(invocation: Invocation) -> Output:
-    """Returns the time in a timezone, by default in that of the agent.
+    """Returns the time in a timezone, by default the agent's.
 
     Raises:
         ToolError: There is no such timezone.

@@ -13,8 +13,7 @@ from strata.tool_execution.builtin.web import WebTools
 from strata.tool_execution.builtin.web_search import SearchProvider, open_provider
 from strata.tool_execution.settings import ToolExecutionSettings
 
-# Bytes of a page that are read; of larger ones the rest is ignored. The text of a page that a model
-# reads is much shorter.
+# The rest of a larger page is ignored: models read much shorter texts.
 _PAGE_BYTES = 2 * MIB
 # A PDF cannot be read in part; larger ones are refused.
 _PDF_BYTES = 16 * MIB
@@ -36,13 +35,13 @@ async def open_web_tools(settings: ToolExecutionSettings, stack: AsyncExitStack)
     search: SearchProvider | None = None
     if settings.web_search_provider is not None:
         # The address in the settings is trusted, but targets of redirects are not.
-        trusting = Fetcher(
+        search_fetcher = Fetcher(
             Trusting(resolver), FetchLimits(total_s=settings.web_timeout_s, redirects=0)
         )
         search = open_provider(
             settings.web_search_provider,
             settings.web_search_url,
             settings.web_search_api_key.get_secret_value(),
-            await stack.enter_async_context(trusting),
+            await stack.enter_async_context(search_fetcher),
         )
     return WebTools(fetcher, PageReader(), search)

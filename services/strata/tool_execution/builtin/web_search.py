@@ -2,7 +2,7 @@
 
 Their addresses come from the settings, so the URL guard of pages does not apply: a self-hosted
 SearXNG is usually on a private network. Their responses are limited in size, and their text is
-untrusted content like that of any page.
+untrusted content, as pages are.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Started:
 
 
 class CallExecutor:
-    """Runs calls: those of parallel tools concurrently, the others one after another in order.
+    """Runs calls of parallel tools concurrently, and the others one after another in order.
 
     Args:
         tools: The built-in tools by name.
@@ -243,7 +243,7 @@ class CallExecutor:
                 f"{call.name} did not end within {seconds:g} seconds.", acts
             ) from None
         except LostAnswerError as error:
-            _log.warning("answer of a tool call lost", tool=call.name, reason=error.reason.value)
+            _log.warning("tool call outcome unknown", tool=call.name, reason=error.reason.value)
             raise _without_result(f"{call.name} was begun: {error.message}", acts) from error
         except StrataError as error:
             if error.status in _CORRECTABLE_BY_MODEL:

@@ -42,7 +42,7 @@ class ProgramUser:
     def environment(self) -> Mapping[str, str]:
         """The environment variables for the user and its folders.
 
-        Temporary files are below the home folder, because all users can access that of the machine.
+        Temporary files are below the home folder, because all users can access the system's folder.
         """
         return {
             "HOME": str(self.home),

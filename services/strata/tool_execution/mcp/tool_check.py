@@ -53,7 +53,7 @@ def check_tools(server: str, listed: Sequence[Any]) -> list[ReportedTool]:
         tool_name = registry_name(server, name)
         if tool_name in taken:
             tools[name] = ReportedTool(
-                name, tool_name, problem="its name is too similar to that of another tool"
+                name, tool_name, problem="its name is too similar to the name of another tool"
             )
             continue
         taken.add(tool_name)

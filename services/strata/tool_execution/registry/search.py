@@ -83,7 +83,7 @@ class ToolSearch:
     async def _vectors_for(
         self, query: str, tools: Sequence[Tool], kept: Mapping[str, StoredVector]
     ) -> tuple[Sequence[float], Mapping[str, bytes]]:
-        """Returns the vector of the query, and those of the tools by id; none without a model."""
+        """Returns the vector of the query, and the tools' vectors by id; none without a model."""
         try:
             embedder = await self._model()
             if embedder is None:
@@ -141,7 +141,7 @@ class ToolSearch:
         return {tool.id: made[key] for tool, key in tools}
 
     async def _embedded(self, embedder: Embedder, texts: Mapping[str, str]) -> Mapping[str, bytes]:
-        """Returns the vectors of texts by hash; concurrent searches share those of equal texts."""
+        """Returns the vectors of texts by hash; concurrent searches embed equal texts once."""
         new = {key: text for key, text in texts.items() if key not in self._running}
         if new:
             task = asyncio.create_task(_embed(embedder, new))

@@ -269,5 +269,5 @@ def _not_for_builtin(
 ) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"This tool cannot be {what}: {kinds}.",
-        violations=[FieldViolation("tool_id", f"must be that of {allowed}")],
+        violations=[FieldViolation("tool_id", f"must be the id of {allowed}")],
     )

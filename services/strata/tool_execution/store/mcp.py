@@ -137,7 +137,7 @@ class PostgresMcpStore:
         project = current_project()
         bound = {"project": project, "id": server_id}
         async with self._database.transaction() as connection:
-            # Locked, so that of two concurrent listings only one counts as the first.
+            # Locked, so that only one of two concurrent listings counts as the first.
             locked = (await connection.execute(sql.LOCK, bound)).one_or_none()
             if locked is None:
                 raise server_missing(server_id)

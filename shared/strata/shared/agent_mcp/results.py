@@ -1,4 +1,4 @@
-"""Converts returns of tools into MCP results, and errors into those of MCP."""
+"""Converts returns of tools into MCP results, and errors into MCP errors."""
 
 from __future__ import annotations
 

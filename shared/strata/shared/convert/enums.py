@@ -47,7 +47,7 @@ class EnumTable(Generic[Member, Number]):
 
     Args:
         wire: The proto enum.
-        members: The plain enum, or those of its members that have a proto value.
+        members: The plain enum, or only the members that have a proto value.
         unspecified: The member that corresponds to the proto value 0; None if there is none.
         default: The member that the proto value 0 of a request means; it also has its own value.
         renamed: Names without prefix of proto values that are named differently than their member.

@@ -71,7 +71,7 @@ _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
 _RELEASE_SECONDS = 5.0
 _CONNECT_SECONDS = 10.0
 
-# Work of the system counts as that of one more project.
+# Work of the system counts as work of one more project.
 _NO_TENANT = ""
 _PING = text("SELECT 1")
 
@@ -341,7 +341,7 @@ class Database:
         return (await self._run_alone(plain, values or {}, read_only=True)).all()
 
     def _tenant(self, project_id: str | None) -> str:
-        """Returns the project that a transaction is bound to: by default that of the call."""
+        """Returns the project that a transaction is bound to: by default the call's project."""
         caller = context.current().caller
         if (
             caller is not None
@@ -514,7 +514,7 @@ class Database:
                     # After a cancelled statement this first waits for the server to end it.
                     await session.driver.execute("ROLLBACK")
         except Exception as error:  # noqa: BLE001 - the connection is discarded
-            _log.warning("rollback_failed", error=repr(error))
+            _log.warning("rollback failed", error=repr(error))
         finally:
             await self._release(session)
 

@@ -54,7 +54,7 @@ class MissingTenantError(InternalError):
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """Returns the driver's error, unwrapped from that of SQLAlchemy."""
+    """Returns the driver's error, unwrapped from SQLAlchemy's."""
     if not isinstance(error, DBAPIError) or error.orig is None:
         return error
     if isinstance(error.orig, asyncpg.PostgresError | asyncpg.InterfaceError):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from strata.shared.tracing.spans import Attributes, Span, SpanKind
 
 _COMMENT = re.compile(r"--[^\n]*")
-# Our tables are named with their schema; a name without one is that of a subquery.
+# Our tables are named with their schema; a name without a schema belongs to a subquery.
 _ACTION = re.compile(
     r"\b(?P<action>INSERT\s+INTO|UPDATE(?:\s+ONLY)?|DELETE\s+FROM|FROM|JOIN)\s+"
     r"(?P<table>[a-z_]+\.[a-z_]+)\b",

@@ -189,5 +189,5 @@ class _Rechecked:
             self._scope.reschedule(self._loop.time())
             return
         except StrataError as error:
-            _log.warning("credentials of a stream not checked", error=repr(error))
+            _log.warning("credentials of an open stream not checked", error=repr(error))
         self._timer = self._loop.call_later(RECHECK_S, self._start)

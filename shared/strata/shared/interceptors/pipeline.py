@@ -323,7 +323,7 @@ class _Invocation:
 
 
 class HandlerContext:
-    """The context a servicer gets: that of the transport, with messages instead of bytes."""
+    """The context that a servicer gets: the transport's, with messages instead of bytes."""
 
     __slots__ = ("_codec", "_transport")
 

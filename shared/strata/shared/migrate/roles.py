@@ -172,7 +172,7 @@ async def has_tenant_type(connection: AsyncConnection) -> bool:
 
 
 async def ensure_partition(admin: AsyncConnection, partition: str, *, is_new: bool) -> None:
-    """Marks the database as that of a partition; the default one has no mark.
+    """Marks the database as belonging to a partition; the default one has no mark.
 
     Args:
         admin: The connection.
@@ -189,7 +189,7 @@ async def ensure_partition(admin: AsyncConnection, partition: str, *, is_new: bo
 
 
 async def check_partition(connection: AsyncConnection, partition: str) -> None:
-    """Checks that a database is that of a partition, because URLs can be exchanged.
+    """Checks that a database belongs to a partition, because URLs can be swapped by mistake.
 
     Raises:
         FailedPreconditionError: It is not (``PARTITION_NOT_CONFIGURED``).
@@ -197,7 +197,7 @@ async def check_partition(connection: AsyncConnection, partition: str) -> None:
     stored = (await _partition_mark(connection)).removeprefix(_MARK) or DEFAULT_PARTITION
     if stored != partition:
         raise FailedPreconditionError(
-            f"the database is that of the partition {stored!r}, not of {partition!r}: its URL"
+            f"the database belongs to the partition {stored!r}, not to {partition!r}: its URL"
             " belongs to another partition, or it was not migrated as that one",
             reason=Reason.PARTITION_NOT_CONFIGURED,
             metadata={"partition": partition, "found": stored},

@@ -43,7 +43,7 @@ async def open_models(
 
     Raises:
         FailedPreconditionError: The weights are missing.
-        DataLossError: The weights are not those of this release.
+        DataLossError: The weights do not match this release.
     """
     entries: list[tuple[ModelInfo, Callable[[], Awaitable[Embedder]]]] = []
     for endpoint in _endpoints(settings):

@@ -78,7 +78,7 @@ class FusionConfig:
     """The weights of the two arms, and the floor.
 
     Attributes:
-        sparse_weight: Weight of the words; that of the meaning is 1.
+        sparse_weight: Weight of the match by words; the match by meaning has the weight 1.
         half_words: Number of matching words, each as rare as a word of a single text, that gives
             half of the full score for words. The score is not relative to the best hit: if query
             and texts share only common words, the best hit is still a poor one.
@@ -331,7 +331,7 @@ def _prefer_newest(documents: Sequence[_ScoredDocument], bonus: float) -> None:
 
 
 def _recency(documents: Iterable[_ScoredDocument]) -> dict[float, float]:
-    """Returns the place of each time among those of the documents, from 0 (oldest) to 1.
+    """Returns the position of each time between the documents' times, from 0 (oldest) to 1.
 
     Documents that were stored together, such as an import, are equally new.
     """

@@ -1,7 +1,8 @@
 """The languages of texts: recognized by their stop words, stemmed and searched by words.
 
 A third of the words of a sentence are stop words, and they differ between languages. Six words of a
-question are too few for a statistical model. Stems and stop words are those of the vector engine.
+question are too few for a statistical model. Stems and stop words are the same as in the vector
+engine.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class LearnedOrder:
     def __post_init__(self) -> None:
         if set(self.weights) != {*MatchFeatures._fields[1:]} or self.half_chars <= 0:
             raise ValueError(
-                "the weights must be those of the features, and half_chars must be positive"
+                "there must be one weight for each feature, and half_chars must be positive"
             )
 
     def weighted(

@@ -1,4 +1,4 @@
-"""Spans under that of the call that is being served."""
+"""Child spans of the span of the call being served."""
 
 from __future__ import annotations
 

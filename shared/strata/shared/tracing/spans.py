@@ -145,7 +145,7 @@ class Tracer:
         return int(trace_id[-_RANDOM_DIGITS:], 16) < self._below
 
     def join(self, parent: TraceContext | None, trace_id: str = "") -> TraceContext:
-        """Returns the context for the first span: the parent's, or that of a new trace.
+        """Returns the context for the first span: the parent's, or the context of a new trace.
 
         Args:
             parent: The span elsewhere that the work is a part of; None for none.

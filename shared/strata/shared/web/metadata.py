@@ -23,7 +23,7 @@ _ZONE = ".internal"
 
 
 def is_metadata_name(host: str) -> bool:
-    """Returns whether a name is that of a metadata service, or a subdomain of one.
+    """Returns whether a name belongs to a metadata service, or is a subdomain of one.
 
     Args:
         host: A name in lower-case ASCII; a final dot is ignored.

@@ -28,7 +28,7 @@ class SystemResolver:
 
     A project gets at most a sixteenth of the threads, so names that hang delay only look-ups of
     their own project. A thread counts as used until the operating system returns, even if the
-    caller no longer waits. The project is that of the current call.
+    caller no longer waits. The project is the current call's.
 
     Args:
         timeout_s: Seconds after which a look-up fails, including the wait for a thread.

@@ -232,7 +232,7 @@ def _check_settings() -> None:
 
 
 def _master_keys(folder: DataFolder) -> tuple[str, str]:
-    """Returns the master keys of the agent loop, and those of tool_execution.
+    """Returns the master keys of the agent loop, and the master keys of tool_execution.
 
     Folders of earlier releases have one key for both. It remains the second key of tool_execution,
     so that secrets of tools that were sealed with it can still be opened.

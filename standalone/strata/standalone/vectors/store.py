@@ -73,7 +73,7 @@ class CollectionStore:
             try:
                 yield folder.name, _Collection(created, edge.EdgeShard.load(str(folder / "shard")))
             except Exception as error:  # noqa: BLE001 - the engine has one type for all errors
-                _log.error("collection_damaged", collection=folder.name, error=str(error))
+                _log.error("collection damaged", collection=folder.name, error=str(error))
                 yield folder.name, _Collection(created, None, damage=str(error))
 
     def names(self) -> list[str]:

@@ -106,7 +106,7 @@ class EngineWorker:
                 try:
                     await self._write(name, operations)
                 except (VectorsError, OSError) as error:
-                    _log.error("flush_failed", error=str(error))
+                    _log.error("flush of the vector engine failed", error=str(error))
             await self._release_memory(in_use=bool(unflushed))
 
     async def _release_memory(self, *, in_use: bool) -> None:

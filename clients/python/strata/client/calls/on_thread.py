@@ -1,4 +1,4 @@
-"""Methods without ``await``: those of an async object on an event loop in a thread."""
+"""Calls the methods of an async object from synchronous code, on an event loop in a thread."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class FileUploads(FileServiceStub):
         Args:
             folder_id: The folder.
             content: The file, or its bytes.
-            name: Name in the folder; that of the file if empty.
+            name: Name in the folder; empty for the name of the file.
             media_type: MIME type; empty to guess from the name.
             replace: Replace a file of the same name.
 
@@ -169,7 +169,7 @@ class _Requests(AsyncIterator[RequestT]):
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Raises the error of the requests instead of that of the call."""
+        """Raises the error of the requests instead of the call's error."""
         try:
             yield
         except (asyncio.CancelledError, StrataError):

@@ -222,7 +222,7 @@ def external_id_taken(external_id: str) -> AlreadyExistsError:
 
 @dataclass(frozen=True, slots=True)
 class ListedAgent:
-    """What a list of agents by name shows of one; each field is that of `Agent`."""
+    """An entry of a list of agents by name; the fields mean the same as in `Agent`."""
 
     id: str
     name: str

@@ -38,7 +38,7 @@ def default_file_limits(context_window: int) -> FileLimits:
 
 
 def file_limits_of(agent: Agent, context_window: int) -> FileLimits:
-    """Returns the limits in force: those of the agent, else the defaults for its window."""
+    """Returns the limits in force: the agent's own, or the defaults for its window."""
     default = default_file_limits(context_window)
     return FileLimits(
         agent.max_files_open or default.max_open,

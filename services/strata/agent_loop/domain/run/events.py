@@ -31,7 +31,7 @@ class MessageBuffer:
     """The oldest messages of a voice agent's window, which its memory agent can archive.
 
     Attributes:
-        after_sequence: Sequence below that of the first message of the window when the turn began.
+        after_sequence: Sequence before the first message of the window when the turn began.
         until_sequence: Sequence of the last message that can leave; -1 if none can.
         until_message_id: Its id; empty if none can.
         full: The window holds more messages than it may, or a compaction took some out.

@@ -92,7 +92,7 @@ class JsonEvents(AsyncStream[object]):
     """
 
     def __init__(self, *, response: httpx2.Response, **_options: Any) -> None:
-        # Not that of the SDK, which makes the generators.
+        # Does not call the method of the SDK, which makes the generators.
         self.response = response
         stream = response.stream
         self._received: AsyncIterator[bytes] = (

@@ -62,5 +62,5 @@ def _read_too(variables: tuple[str, ...]) -> str:
 
 
 def _either(field: str, *variables: str) -> AliasChoices:
-    """Returns the service's own variable, or those of the provider's tools."""
+    """Returns the service's own variable, or the variables that the provider's tools use."""
     return AliasChoices(f"STRATA_AGENT_LOOP_{field.upper()}", *variables, field)

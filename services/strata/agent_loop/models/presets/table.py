@@ -70,7 +70,7 @@ def preset_of_product(title: str) -> str:
 
 
 def quirks_of(preset: str, model: str) -> Quirks:
-    """Returns the quirks of a model at a service; without a service those of OpenAI."""
+    """Returns the quirks of a model at a service; without a service, at OpenAI."""
     return preset_of(preset).quirks_of(model) if preset else NO_QUIRKS
 
 

@@ -52,7 +52,7 @@ def merge3_text(base: str, current: str, mine: str) -> str | None:
     """Returns `current` with the changes that lead from `base` to `mine`.
 
     A change that both sides made is applied once. Lines that both sides inserted at one
-    place are both kept, those of `current` first.
+    place are both kept, first the ones of `current`.
 
     Args:
         base: The text that both sides started from.

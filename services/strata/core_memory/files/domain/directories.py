@@ -113,7 +113,7 @@ def window_view(window: FileWindow, text: str, limit: int) -> str:
 
 
 def listing_bytes(limits: FileLimits) -> int:
-    """Returns how many UTF-8 bytes folders and closed files may take: those of one open file.
+    """Returns how many UTF-8 bytes folders and closed files may take: as many as one open file.
 
     The limits of open files follow the context window. Without this one, other people who add
     files to a shared folder could fill the prompt of every agent that sees it.
@@ -243,7 +243,7 @@ class Views(Protocol):
     async def folders(self, agent_id: str) -> tuple[Sequence[FolderView], Sequence[str]]:
         """Returns the agent's folders in order of attachment, and names of closed files.
 
-        The names are those of files that were closed because the prompt had no space for them.
+        It names the files that were closed because the prompt had no space for them.
         """
         ...
 

@@ -69,7 +69,7 @@ _UNREADABLE = text(
     WHERE project_id = :project AND content_hash = :content
     """
 )
-# A statement after that of the content, so that it sees files that were added meanwhile.
+# Executed after the update of the content, so that it sees files that were added meanwhile.
 _FILES_FOLLOW = text(
     """
     WITH changed_files AS (
@@ -249,7 +249,7 @@ async def _is_claimed(connection: AsyncConnection, content: dict[str, str], atte
 async def drop_orphans(
     connection: AsyncConnection, project_id: str, contents: Sequence[str]
 ) -> None:
-    """Deletes those of the contents that no file uses, with their parts and pages."""
+    """Deletes the contents that no file uses, with their parts and pages."""
     bound = {"project": project_id, "contents": list(contents)}
     # A transaction that adds a file of such a content holds its lock until it commits.
     await connection.execute(_LOCK_ORPHANS, bound)

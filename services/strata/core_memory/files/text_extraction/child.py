@@ -49,7 +49,7 @@ def main(file_format: FileFormat, service: int, cpu_seconds: int, memory_bytes: 
 
 
 def load_converter(file_format: FileFormat) -> Convert:
-    """Imports the converters and returns that of a format.
+    """Imports the converters and returns the one for a format.
 
     It takes half a second of processor time, so the priority MUST have been lowered before.
     """

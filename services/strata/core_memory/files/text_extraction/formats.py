@@ -54,7 +54,7 @@ _BINARY = (
 _AMBIGUOUS = frozenset((b"BM", b"MZ", b"ID3", b"RIFF", b"OggS", b"GIF8", b"BZh"))
 _PDF_WITHIN = 1024
 _BOMS = (
-    # UTF-32 first: its little-endian mark begins with that of UTF-16.
+    # UTF-32 first: its little-endian byte order mark begins with the mark of UTF-16.
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),

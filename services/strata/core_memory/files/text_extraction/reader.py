@@ -93,7 +93,7 @@ class _Child:
     def __init__(self, process: asyncio.subprocess.Process, limits: ReadingLimits) -> None:
         self._process = process
         self._limits = limits
-        # Only the time of waiting for the child counts, not that of processing its pages.
+        # Only the time of waiting for the child counts, not the time of processing its pages.
         self._left = limits.seconds
         self._stderr = asyncio.create_task(self._read_stderr())
 

@@ -17,7 +17,7 @@ _Key = bytes
 class CachingEmbedder(WrappedEmbedder):
     """An embedder that caches the vectors of the most recently used texts of another embedder.
 
-    Vectors are cached in single precision, that of the vector engine. They are returned in it
+    Vectors are cached in single precision, as in the vector engine. They are returned in it
     the first time too, so that hits and misses give equal vectors. 4,096 vectors of 384 components
     take about 7 MB.
     """

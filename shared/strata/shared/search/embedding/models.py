@@ -126,7 +126,7 @@ class EmbeddingModels:
         Raises:
             FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the settings do not name it, or its
                 weights are missing.
-            DataLossError: The weights are not those of this release.
+            DataLossError: The weights do not match this release.
         """
         self.info(model_id)
         if (opened := self._open.get(model_id)) is not None:

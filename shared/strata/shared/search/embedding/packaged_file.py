@@ -50,7 +50,7 @@ class PackagedFile:
         """Returns the path of the file if its content is the expected one.
 
         Args:
-            path: Another place of the file; None for that of the package.
+            path: Path of the file; None for the file of the package.
 
         Raises:
             FailedPreconditionError: The package is not installed, or the file cannot be read.

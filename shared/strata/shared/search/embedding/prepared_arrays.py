@@ -85,7 +85,7 @@ def prepared_arrays(
         name: Name of the file.
         key: Identifies all that the arrays depend on: their sources and how they are computed.
         compute: Computes the arrays.
-        folder: Folder of the file; None for that of the installation.
+        folder: Folder of the file; None for the folder of the installation.
     """
     path = (folder or default_folder()) / name
     stored = _stored(path, key)
@@ -95,7 +95,7 @@ def prepared_arrays(
     try:
         _store(path, key, arrays)
     except OSError as error:
-        _log.info("prepared_arrays_not_stored", path=str(path), error=error.strerror)
+        _log.info("prepared arrays not stored", path=str(path), error=error.strerror)
         return PreparedArrays(arrays)
     return _stored(path, key) or PreparedArrays(arrays)
 
@@ -105,7 +105,7 @@ def _stored(path: Path, key: str) -> PreparedArrays | None:
     try:
         with path.open("rb", buffering=0) as file:
             if not _is_intact(file):
-                _log.warning("prepared_arrays_damaged", path=str(path))
+                _log.warning("prepared arrays damaged", path=str(path))
                 return None
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError:

@@ -46,7 +46,7 @@ class Routes(Protocol):
 
 
 class FixedRoutes:
-    """Routes to a single, fixed generation: that of a model."""
+    """Routes to a single, fixed generation of a model."""
 
     def __init__(self, collection: Collection, models: EmbeddingModels) -> None:
         self._one = first_generation(collection, models)

@@ -64,7 +64,7 @@ class TextIndex:
         sparse: Makes the sparse vectors.
         collection: The collection.
         chunk_tokens: Maximum number of tokens of a chunk; None for as many as the model reads.
-        routes: The generations to search and to write; None for that of the default model.
+        routes: The generations to search and to write; None for the default model's generation.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class TextIndex:
             project_id: The tenant.
             entries: The texts; read them before the call.
             replace: Whether some texts may be stored already with more chunks.
-            into: The generations; None for those of the routes.
+            into: The generations; None for the generations of the routes.
 
         Raises:
             UnavailableError: The engine or a model cannot be reached.

@@ -84,7 +84,7 @@ class Rebuildable(Protocol):
         ...
 
     async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
-        """Returns those of the texts that still exist."""
+        """Returns the given texts that still exist."""
         ...
 
     def where(self, job: Reindex) -> Where:
@@ -192,7 +192,7 @@ class Reindexer:
         )
         why, share = refusal_reason(comparison, self._config.share), comparison.share
         moved = await collection.move(job, Phase.FAILED if why else Phase.SWITCHED, why, share)
-        _log.info("a new index was checked", slot=job.slot, phase=moved.phase.value, **_of(share))
+        _log.info("new index compared", slot=job.slot, phase=moved.phase.value, **_of(share))
 
     async def _fail(self, job: Reindex, collection: Rebuildable, why: str) -> None:
         if job.phase not in (Phase.BUILDING, Phase.CHECKING):

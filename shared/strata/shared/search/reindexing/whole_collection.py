@@ -32,7 +32,7 @@ class CollectionContents(Protocol):
         ...
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
-        """Returns those of the texts that still exist."""
+        """Returns the given texts that still exist."""
         ...
 
 

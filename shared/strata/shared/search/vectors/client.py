@@ -38,7 +38,7 @@ def connect(url: str, api_key: str | None = None) -> QdrantClient:
     It belongs to the event loop in which it is made.
 
     Args:
-        url: ``http://host:port`` or ``https://…``; the port is that of gRPC (6334).
+        url: ``http://host:port`` or ``https://…``, with the port of the gRPC API (6334).
         api_key: Sent with every request.
 
     Raises:

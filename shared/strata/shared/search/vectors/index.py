@@ -310,7 +310,7 @@ class VectorIndex(Protocol):
             prefer: Documents to rank higher.
             limit: Maximum number of documents to return.
             generation: The generation to search; None for the serving one.
-            unrelated: Cosine of unrelated texts, if that of the model is not 0.
+            unrelated: Cosine of unrelated texts, which is not 0 for every model.
             dense_weight: Weight of the meaning; 1 for a query whose words the model all knows.
             floor_share: Part of the floor below which documents are left out.
             newest_share: Part of the bonus for new documents; see `fuse`.

@@ -159,7 +159,7 @@ class PartitionIndex:
         await self._index.check()
 
     async def close(self) -> None:
-        """Does nothing: the index of the engine is that of other partitions, too."""
+        """Does nothing: other partitions use the index of the engine, too."""
 
     def _own(self, collection: Collection) -> Collection:
         return replace(collection, name=f"{self._prefix}{collection.name}")

@@ -32,7 +32,7 @@ def is_cut_connection(error: BaseException) -> bool:
 
 
 def to_strata_error(error: BaseException, operation: str) -> StrataError:
-    """Returns the error to raise; raise it from that of gRPC, which is for the log."""
+    """Returns the error to raise; raise it from the gRPC error, so that the log shows both."""
     metadata = {"dependency": "vector index", "operation": operation}
     status = status_of(error)
     if status is grpc.StatusCode.NOT_FOUND:
