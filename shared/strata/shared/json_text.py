@@ -113,6 +113,11 @@ def encodable_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+def storable_text(text: str) -> str:
+    """Returns the text without NUL, which PostgreSQL refuses, and unpaired surrogates."""
+    return encodable_text(text.replace("\0", ""))
+
+
 def _problem(error: ValueError) -> str:
     # Any other ValueError is about integers with too many digits. Its text names a Python
     # function, so it is replaced.

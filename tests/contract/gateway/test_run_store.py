@@ -255,6 +255,17 @@ async def test_the_end_of_a_run_is_stored_in_one_statement(gateways: Gateways) -
     assert run.finish_time is not None
 
 
+async def test_a_failure_with_a_character_that_cannot_be_stored_ends_the_run(
+    gateways: Gateways,
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    failure = RunFailure("MODEL_REQUEST_REFUSED", "I will not\0 do this.", False)
+    ending = RunEnding(StopReason.LLM_API_ERROR, failure, Usage(), 1, reads_transcript=True)
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    run = await gateways.first.get(PROJECT, fence.run_id)
+    assert run.failure == replace(failure, message="I will not do this.")
+
+
 async def test_payload_is_deleted_when_the_run_ends(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     queued = await gateways.first.accept(new_run())

@@ -20,8 +20,8 @@ from strata.shared.json_text import (
     MAX_JSON_DEPTH,
     JsonTextError,
     JsonTooDeepError,
-    encodable_text,
     parse_json,
+    storable_text,
 )
 from strata.shared.tool_arguments import ArgumentsError, fit_arguments
 
@@ -42,23 +42,18 @@ def tidy(reply: ModelReply, used_ids: Iterable[str]) -> ModelReply:
     used = set(used_ids)
     calls = []
     for call in reply.tool_calls:
-        call_id = _unique(storable(call.id) or "call", used)
+        call_id = _unique(storable_text(call.id) or "call", used)
         used.add(call_id)
         calls.append(
             replace(
                 call,
                 id=call_id,
-                name=storable(call.name),
-                arguments=storable(call.arguments),
+                name=storable_text(call.name),
+                arguments=storable_text(call.arguments),
             )
         )
     content = tuple(_tidy_part(part) for part in reply.content)
     return replace(reply, content=content, tool_calls=tuple(calls))
-
-
-def storable(text: str) -> str:
-    """Returns the text without NUL and unpaired surrogates."""
-    return encodable_text(text.replace("\0", ""))
 
 
 def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool) -> str | None:
@@ -146,7 +141,7 @@ def _unique(call_id: str, used: set[str]) -> str:
 
 
 def _tidy_part(part: TextPart | ReasoningPart) -> TextPart | ReasoningPart:
-    text = storable(part.text)
+    text = storable_text(part.text)
     if isinstance(part, TextPart):
         return TextPart(text)
     if is_thought(part):

@@ -28,7 +28,7 @@ from strata.agent_loop.domain.tools import (
     ToolBatch,
     ToolResult,
 )
-from strata.agent_loop.loop.calls import runnable, storable
+from strata.agent_loop.loop.calls import runnable
 from strata.agent_loop.loop.lost_calls import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -39,7 +39,7 @@ from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
 from strata.protocol.errors import StrataError, is_transient
-from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.json_text import JsonTextError, parse_json, storable_text
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance, Taint, taint_of
 from strata.shared.tool_catalogue import ToolEffect
@@ -106,7 +106,8 @@ class NestedCalls:
                 error=f"{CONSTRAINT} Code can call tools {MAX_NESTED_CALLS} times in one call;"
                 f" {code_call.name} was not called."
             )
-        call = ToolCall(self._id(number), storable(code_call.name), storable(code_call.arguments))
+        name, arguments = storable_text(code_call.name), storable_text(code_call.arguments)
+        call = ToolCall(self._id(number), name, arguments)
         history = [*self._before.calls, *(Called(c.name) for c in self._made if not c.refused)]
         verdict = self._context.rules.judge_nested(
             call,
@@ -259,7 +260,7 @@ def _answer(result: ToolResult) -> CodeAnswer:
     value = called_by(tool_return).output
     if tool_return.status is not ToolStatus.OK:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return CodeAnswer(error=storable(text))
+        return CodeAnswer(error=storable_text(text))
     return CodeAnswer(json.dumps(_value(value)))
 
 

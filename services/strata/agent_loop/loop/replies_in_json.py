@@ -25,10 +25,9 @@ from strata.agent_loop.domain.model.chat import (
     ToolCallDelta,
 )
 from strata.agent_loop.domain.tools import Tool, ToolSet
-from strata.agent_loop.loop.calls import storable
 from strata.agent_loop.models.strict_schema import drop_invented_nulls
 from strata.shared.json_schemas import first_violation
-from strata.shared.json_text import JsonTextError, encodable, parse_json
+from strata.shared.json_text import JsonTextError, encodable, parse_json, storable_text
 from strata.shared.tool_catalogue import SEND_MESSAGE
 
 MESSAGE = "message"
@@ -183,11 +182,11 @@ def repair_of(reply: ModelReply, problem: str) -> Sequence[ChatMessage]:
         problem: The first violation.
     """
     content = tuple(
-        TextPart(storable(part.text[:_MAX_ECHO_CHARS])) if isinstance(part, TextPart) else part
+        TextPart(storable_text(part.text[:_MAX_ECHO_CHARS])) if isinstance(part, TextPart) else part
         for part in reply.content
     )
     calls = tuple(
-        replace(call, arguments=storable(call.arguments[:_MAX_ECHO_CHARS]))
+        replace(call, arguments=storable_text(call.arguments[:_MAX_ECHO_CHARS]))
         for call in reply.tool_calls
     )
     echo = ChatMessage(ChatRole.ASSISTANT, content, calls)

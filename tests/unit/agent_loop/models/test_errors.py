@@ -118,3 +118,7 @@ def test_exhausted_account_is_not_retried() -> None:
     assert ModelError(kind, "slow down").retryable
     assert not ModelError(kind, "no money", code="insufficient_quota").retryable
     assert not ModelError(ModelErrorKind.TIMEOUT, "late").retryable
+
+
+def test_a_message_is_text_that_can_be_stored_and_sent() -> None:
+    assert ModelError(ModelErrorKind.REFUSED, "I will\0 not\ud800.").message == "I will not?."

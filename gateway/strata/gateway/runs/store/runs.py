@@ -53,6 +53,7 @@ from strata.protocol.errors import (
 from strata.shared.db import PAGE_BYTES, Database
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import check_same_request
+from strata.shared.json_text import storable_text
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import COUNTS, Usage
 
@@ -287,13 +288,15 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     ) -> Dispatch | None:
         """See `RunStore.finish`."""
         failure = ending.failure
+        # A run must be able to end, whatever text its failure has.
+        message = storable_text(failure.message) if failure else None
         values = {
             **_fence(fence),
             **_batch(events),
             "state": ending.state.value,
             "stop_reason": ending.stop_reason.name,
             "error_reason": failure.reason if failure else None,
-            "error_message": failure.message if failure else None,
+            "error_message": message,
             "error_retryable": failure.retryable if failure else None,
             "step_count": ending.step_count,
             **ending.usage.to_json(),
@@ -319,7 +322,7 @@ class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
                 ended = fence.run_id, row["ended_agent_id"], row["ended_conversation_id"]
                 await note_turn(connection, fence.project_id, ended, ending.tended)
             if ending.reads_transcript:
-                failed = (failure.reason, failure.message) if failure else ("", "")
+                failed = (failure.reason, message or "") if failure else ("", "")
                 await note_end(
                     connection, fence.project_id, fence.run_id, ending.state, failed, ending.read
                 )

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
+from strata.shared.json_text import storable_text
 from strata.shared.redaction import Redactor
 
 
@@ -70,6 +71,9 @@ class ModelError(Exception):
         code: str | None = None,
         retry_after: float | None = None,
     ) -> None:
+        # A refusal is a text of the model, and an error one of the server: either may have any
+        # character that JSON can express.
+        message = storable_text(message)
         super().__init__(message)
         self.kind = kind
         self.message = message

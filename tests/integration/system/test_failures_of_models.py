@@ -1,0 +1,33 @@
+"""What is stored and shown of a run whose model failed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from doubles.script import Fault, Reply
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from whole_system import System
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.mark.parametrize("answer", ["error", "refusal"])
+async def test_a_failure_with_a_character_that_cannot_be_stored_ends_the_run_at_once(
+    system: System, answer: str
+) -> None:
+    text = "I will not\0 do this."
+    agent = await system.make_agent()
+    system.model.script(Fault(400, text) if answer == "error" else Reply(refusal=text))
+    # Less than the lease of the run.
+    async with asyncio.timeout(8):
+        ran = await system.send(agent, "Hello")
+    end = ran.events[-1].run_finished
+    assert end.stop_reason == run_event_pb2.STOP_REASON_LLM_API_ERROR
+    assert "I will not do this." in end.error.message
+    stored = await system.run(ran.events[0].run_id)
+    assert stored.state == run_pb.RUN_STATE_FAILED
+    assert stored.error == end.error
+    assert len(system.model.requests) == 1
