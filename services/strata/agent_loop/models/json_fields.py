@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 JsonFields: TypeAlias = Mapping[str, Any]
 
+# More tokens than any model reads or writes in one call.
+_HIGHEST_COUNT = 10**9
 # The dict of a parser is recognised at once; a check against an abstract class runs Python code.
 _OBJECT = (dict, Mapping)
 
@@ -28,6 +30,14 @@ def text_of(holder: JsonFields, name: str) -> str:
 
 
 def count_of(holder: JsonFields, name: str) -> int:
-    """Returns an integer field; 0 if it is missing or not an integer."""
-    value = holder.get(name)
-    return value if isinstance(value, int) else 0
+    """Returns a field that counts something; 0 if it is missing or not a count."""
+    return count_in(holder.get(name))
+
+
+def count_in(value: object) -> int:
+    """Returns a value if it is a count, else 0.
+
+    Counts are stored and added. A negative one would take tokens away from the project, and one
+    that does not fit its column would make the run fail after a paid reply.
+    """
+    return value if type(value) is int and 0 <= value <= _HIGHEST_COUNT else 0

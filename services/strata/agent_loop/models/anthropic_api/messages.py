@@ -45,6 +45,7 @@ from strata.agent_loop.domain.model.errors import (
 )
 from strata.agent_loop.models.anthropic_api import messages_wire as anthropic_wire
 from strata.agent_loop.models.ids import usable_call_id
+from strata.agent_loop.models.json_fields import count_in
 from strata.agent_loop.models.refused_parameters import RefusalMemory, Refusals, log_refusal
 from strata.agent_loop.models.reply_forms import ReplyForms
 from strata.agent_loop.models.response_limits import bounded_client
@@ -401,10 +402,10 @@ class _ReplyBuilder(ReplyBuilder[RawMessageStreamEvent]):
         ):
             value = getattr(usage, name, None)
             if value is not None:
-                self._counts[name] = value
+                self._counts[name] = count_in(value)
         details = getattr(usage, "output_tokens_details", None)
         if details is not None:
-            self._reasoning_tokens = details.thinking_tokens or 0
+            self._reasoning_tokens = count_in(details.thinking_tokens)
 
     def _ordered(self) -> list[_Block]:
         return [self._blocks[index] for index in sorted(self._blocks)]

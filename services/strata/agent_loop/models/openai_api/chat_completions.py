@@ -445,13 +445,14 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
         return FinishReason.TOOL_CALLS if self._slots else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        if not self._usage:
+        counts = [count_of(self._usage, name) for name in ("prompt_tokens", "completion_tokens")]
+        if not any(counts):
             return None
         prompt = object_in(self._usage.get("prompt_tokens_details"))
         completion = object_in(self._usage.get("completion_tokens_details"))
         return Usage(
-            prompt_tokens=count_of(self._usage, "prompt_tokens"),
-            completion_tokens=count_of(self._usage, "completion_tokens"),
+            prompt_tokens=counts[0],
+            completion_tokens=counts[1],
             cached_input_tokens=count_of(prompt, "cached_tokens"),
             cache_write_tokens=count_of(prompt, "cache_write_tokens"),
             reasoning_tokens=count_of(completion, "reasoning_tokens"),

@@ -282,13 +282,14 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
         return FinishReason.TOOL_CALLS if self._calls else FinishReason.STOP
 
     def usage(self) -> Usage | None:
-        if not self._usage:
+        counts = [count_of(self._usage, name) for name in ("input_tokens", "output_tokens")]
+        if not any(counts):
             return None
         read = object_in(self._usage.get("input_tokens_details"))
         written = object_in(self._usage.get("output_tokens_details"))
         return Usage(
-            prompt_tokens=count_of(self._usage, "input_tokens"),
-            completion_tokens=count_of(self._usage, "output_tokens"),
+            prompt_tokens=counts[0],
+            completion_tokens=counts[1],
             cached_input_tokens=count_of(read, "cached_tokens"),
             cache_write_tokens=count_of(read, "cache_write_tokens"),
             reasoning_tokens=count_of(written, "reasoning_tokens"),
