@@ -147,4 +147,5 @@ def _tidy_part(part: TextPart | ReasoningPart) -> TextPart | ReasoningPart:
     if is_thought(part):
         return thought(text)
     # Changed reasoning loses its signature, with which it could be sent back.
-    return part if text == part.text else ReasoningPart(text)
+    whole = part.text + part.signature + part.redacted
+    return part if storable_text(whole) == whole else ReasoningPart(text)

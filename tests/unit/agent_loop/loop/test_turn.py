@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from security_examples import durability_examples
-from strata.agent_loop.domain.model.chat import FinishReason, ModelReply, ToolCall
+from strata.agent_loop.domain.model.chat import (
+    FinishReason,
+    ModelReply,
+    ReasoningPart,
+    ToolCall,
+)
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats, CommittedStep, StepCommit
 from strata.agent_loop.domain.run.events import (
@@ -187,6 +192,17 @@ async def test_characters_that_cannot_be_stored_are_removed() -> None:
     stored = harness.recall.messages[2]
     assert stored.text == "ab?"
     assert stored.tool_calls[0].arguments == '{"a": "?"}'
+
+
+@pytest.mark.parametrize("proof", [{"signature": "a\0b"}, {"redacted": "a\ud800"}])
+async def test_reasoning_whose_proof_cannot_be_stored_loses_it(proof: dict[str, str]) -> None:
+    harness = LoopHarness()
+    whole, broken = ReasoningPart("one", "c2ln"), ReasoningPart("two", **proof)
+    said = reply("Done.")
+    await harness.run(None, replace(said, content=(whole, broken, *said.content)))
+
+    stored = harness.recall.messages[2]
+    assert stored.parts[:2] == (whole, ReasoningPart("two"))
 
 
 async def test_cut_reply_runs_its_whole_calls_and_stops() -> None:
