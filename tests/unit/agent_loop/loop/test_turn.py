@@ -198,8 +198,8 @@ async def test_characters_that_cannot_be_stored_are_removed() -> None:
 async def test_reasoning_whose_proof_cannot_be_stored_loses_it(proof: dict[str, str]) -> None:
     harness = LoopHarness()
     whole, broken = ReasoningPart("one", "c2ln"), ReasoningPart("two", **proof)
-    said = reply("Done.")
-    await harness.run(None, replace(said, content=(whole, broken, *said.content)))
+    answer = reply("Done.")
+    await harness.run(None, replace(answer, content=(whole, broken, *answer.content)))
 
     stored = harness.recall.messages[2]
     assert stored.parts[:2] == (whole, ReasoningPart("two"))
