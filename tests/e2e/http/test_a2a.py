@@ -400,6 +400,19 @@ async def test_list_of_tasks_in_an_unknown_state_is_refused(
     assert "TASK_STATE_COMPLETED" in error["message"]
 
 
+async def test_field_under_both_of_its_names_is_refused(
+    http: httpx2.AsyncClient, idle_agent: agent_pb.Agent
+) -> None:
+    params = {"pageSize": 1, "page_size": 2}
+    response = await http.post(
+        f"/a2a/{idle_agent.id}",
+        json={"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": params},
+    )
+    error = response.json()["error"]
+    assert error["code"] == -32602
+    assert "the field pageSize is repeated" in error["message"]
+
+
 async def test_a_client_returns_the_result_of_its_tool(system: System) -> None:
     await system.tools.UpsertTool(
         tool_api.UpsertToolRequest(

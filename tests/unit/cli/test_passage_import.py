@@ -26,8 +26,9 @@ from strata.cli.failures import UsageError
         '{"text": "x", "createTime": 1e309}',
         '{"text": "x", "text": "y"}',
         '{"text": ' + "9" * 5_000 + "}",
+        '{"text": "x", "embeddingModel": "a", "embedding_model": "b"}',
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_a_line_that_is_no_passage_is_reported_with_its_number(tmp_path: Path, line: str) -> None:
     file = tmp_path / "passages.jsonl"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import grpc.aio
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from google.protobuf import any_pb2, json_format
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
@@ -23,6 +22,7 @@ from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.errors import ReadableDetail
 from strata.protocol.errors import Reason
 from strata.protocol.status import DOMAIN
+from strata.shared.convert.json_fields import check_field_names
 from strata.shared.fair_slots import ANY_NUMBER, FairSlots
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.json_text import JsonTextError, encodable_text, parse_request_json
@@ -118,38 +118,11 @@ def _parse(text: bytes, kind: type[Message]) -> bytes:
         value = parse_request_json(text) if text else {}
         if not isinstance(value, dict):
             raise JsonTextError("it is not a JSON object")
-        _check_names(value, cast("Descriptor", kind.DESCRIPTOR))
+        check_field_names(value, kind.DESCRIPTOR)
         json_format.ParseDict(value, message)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise _malformed(kind, str(error)) from error
     return message.SerializeToString()
-
-
-def _check_names(value: object, kind: Descriptor) -> None:
-    """Raises if an object has a field twice: by its JSON name and by its name in the contract.
-
-    `json_format` accepts both spellings, and one value would silently replace the other.
-
-    Raises:
-        JsonTextError: With the field.
-    """
-    # The types of protobuf itself have JSON forms of their own, some with any names.
-    if not isinstance(value, dict) or kind.file.package == "google.protobuf":
-        return
-    for name, item in value.items():
-        field = kind.fields_by_name.get(name) or kind.fields_by_camelcase_name.get(name)
-        if field is None:
-            continue  # `json_format` refuses it.
-        if name != field.json_name and field.json_name in value:
-            raise JsonTextError(
-                f"the field {field.json_name} is repeated, as {field.json_name!r} and {name!r}"
-            )
-        inner = field.message_type
-        # The keys of a map are not fields, and no contract has a map of messages.
-        if inner is None or inner.GetOptions().map_entry:
-            continue
-        for part in item if isinstance(item, list) else [item]:
-            _check_names(part, inner)
 
 
 def _print(data: bytes, kind: type[Message]) -> bytes:

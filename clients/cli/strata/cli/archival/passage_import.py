@@ -21,6 +21,7 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
+from strata.shared.convert.json_fields import check_field_names
 from strata.shared.json_text import parse_request_json
 
 _BATCH = 500
@@ -94,7 +95,9 @@ class PassageFile:
 
     def _passage(self, number: int, line: str) -> pb.NewPassage:
         try:
-            return ParseDict(parse_request_json(line.encode()), pb.NewPassage())
+            value = parse_request_json(line.encode())
+            check_field_names(value, pb.NewPassage.DESCRIPTOR)
+            return ParseDict(value, pb.NewPassage())
         except (ParseError, ValueError, TypeError, AttributeError) as error:
             problem = str(error).splitlines()[0]
             raise UsageError(f"Line {number} of {self.path} is not a passage: {problem}") from error
