@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
+from zoneinfo import ZoneInfo
+
+_MAX_ZONE_CHARS = 64
+# Files of a system's database that are no zones of IANA, or another on each machine. Those below
+# `right` count leap seconds, and `zoneinfo` computes wrong times with them.
+_OTHER_FILES = ("localtime", "posixrules", "Factory")
+_OTHER_FOLDERS = ("right/", "posix/")
+
+
+def is_time_zone(name: str) -> bool:
+    """Returns whether a text is the name of a time zone of IANA, such as ``Europe/Berlin``."""
+    if len(name) > _MAX_ZONE_CHARS or name in _OTHER_FILES or name.startswith(_OTHER_FOLDERS):
+        return False
+    try:
+        ZoneInfo(name)
+    # `ZoneInfoNotFoundError` is a `KeyError`. The name of a folder raises an `OSError`.
+    except (KeyError, ValueError, OSError):
+        return False
+    return True
 
 
 def in_zone(moment: datetime, timezone: tzinfo | None) -> datetime:

@@ -121,6 +121,7 @@ def test_a_schedule_for_one_time_has_one_tick() -> None:
         (Timing("0 9 * * *", "America"), "time_zone"),
         (Timing("0 9 * * *", "Europe/Berlin\0"), "time_zone"),
         (Timing("0 9 * * *", "/etc/localtime"), "time_zone"),
+        (Timing("0 9 * * *", "right/Europe/Berlin"), "time_zone"),
     ],
 )
 def test_times_that_cannot_be_used_are_refused_by_field(timing: Timing, field: str) -> None:

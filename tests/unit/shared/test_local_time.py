@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from strata.shared.local_time import in_zone
+from strata.shared.local_time import in_zone, is_time_zone
 
 FIRST = datetime(1, 1, 1, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -26,3 +26,34 @@ def test_a_time_is_shown_in_its_zone_if_the_calendar_allows_it(
     moment: datetime, zone: str, shown: str
 ) -> None:
     assert in_zone(moment, ZoneInfo(zone)).isoformat() == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["UTC", "Europe/Berlin", "Asia/Kathmandu", "Asia/Katmandu", "Australia/Lord_Howe", "EST5EDT"],
+)
+def test_zones_of_iana_and_their_aliases_are_time_zones(name: str) -> None:
+    assert is_time_zone(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Files of a system's database that depend on the machine, or count leap seconds.
+    [
+        "localtime",
+        "posixrules",
+        "Factory",
+        "right/Europe/Berlin",
+        "posix/Europe/Berlin",
+        "",
+        "Europe",
+        "europe/berlin",
+        "../UTC",
+        "/etc/localtime",
+        "UTC\0",
+        "GMT+5",
+        "x" * 5_000,
+    ],
+)
+def test_other_names_are_no_time_zones(name: str) -> None:
+    assert not is_time_zone(name)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import islice, pairwise
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from strata.shared.local_time import is_time_zone
+
 MAX_CRON_CHARS = 200
 _FIELDS = 5
-_MAX_ZONE_CHARS = 64
 # Number of future ticks for checking the smallest interval.
 _SAMPLED_TICKS = 64
 _FIRST_WINDOW = timedelta(hours=1)
@@ -210,11 +211,7 @@ class Timing:
 
 
 def _check_zone(name: str) -> None:
-    try:
-        known = len(name) <= _MAX_ZONE_CHARS and ZoneInfo(name) is not None
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        known = False
-    if not known:
+    if not is_time_zone(name):
         raise TimingError(
             "time_zone", 'must be an IANA name of a time zone, such as "Europe/Berlin" or "UTC"'
         )

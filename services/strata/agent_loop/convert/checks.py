@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from zoneinfo import ZoneInfo
 
 from strata.protocol.errors import FieldViolation, invalid_fields
+from strata.shared.local_time import is_time_zone
 from strata.shared.names import MAX_AGENT_NAME_CHARS, name_problems
 from strata.shared.tool_catalogue import GROUP_TOOLS, MAX_AGENT_TOOLS
 
@@ -107,11 +107,9 @@ def pair_violations(field: str, pairs: Mapping[str, str]) -> list[FieldViolation
 
 def timezone_violations(field: str, name: str) -> list[FieldViolation]:
     """Returns a violation if a time zone is unknown."""
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        return [FieldViolation(field, f"{name[:64]!r} is not an IANA time zone")]
-    return []
+    if is_time_zone(name):
+        return []
+    return [FieldViolation(field, f"{name[:64]!r} is not an IANA time zone")]
 
 
 def range_violations(field: str, value: float, low: float, high: float) -> list[FieldViolation]:

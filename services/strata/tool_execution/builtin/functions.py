@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from strata.shared.clock import Clock
+from strata.shared.local_time import is_time_zone
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_catalogue import SENT_MESSAGE
 from strata.shared.tool_returns import TIME_FORMAT
@@ -92,13 +92,12 @@ def current_time(invocation: Invocation) -> Output:
         ToolError: There is no such timezone.
     """
     name = invocation.arguments.get("timezone")
-    try:
-        timezone = zone_of(invocation.caller.timezone) if name is None else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+    if name is not None and not is_time_zone(name):
         raise ToolError(
             f'There is no timezone {name!r}. Use an IANA name such as "Europe/Berlin" or'
             ' "America/New_York", or leave timezone out for your own.'
-        ) from None
+        )
+    timezone = zone_of(invocation.caller.timezone if name is None else name)
     moment = invocation.clock.now().astimezone(timezone)
     return Output(f"{moment:%A}, {moment.strftime(TIME_FORMAT)} ({timezone.key})")
 
