@@ -21,11 +21,12 @@ class FileLimits:
 
 
 # Maximum number of tokens of the context window, limits (docs/wire-format.md#open-files). A window
-# of 30,000 tokens allows 5 files of 15,000 characters, for example.
+# of 30,000 tokens allows 5 files of 15,000 characters, for example. The smaller sizes are powers of
+# two, as most models with a window "of 8k" have 8,192 tokens.
 _BY_CONTEXT_WINDOW = (
-    (8_000, FileLimits(3, 5_000)),
-    (32_000, FileLimits(5, 15_000)),
-    (128_000, FileLimits(10, 25_000)),
+    (8_192, FileLimits(3, 5_000)),
+    (32_768, FileLimits(5, 15_000)),
+    (131_072, FileLimits(10, 25_000)),
     (200_000, FileLimits(10, 40_000)),
 )
 _LARGEST = FileLimits(15, 40_000)

@@ -458,11 +458,11 @@ class Agent(_message.Message):
     """
     max_files_open: _builtins.int
     """Maximum number of files that are open at the same time; 0 if the context window decides: 3 up
-    to 8,000 tokens, 5 up to 32,000, 10 up to 200,000, then 15.
+    to 8,192 tokens, 5 up to 32,768, 10 up to 200,000, then 15.
     """
     per_file_view_window_char_limit: _builtins.int
     """Maximum number of characters of a file that are shown; 0 if the context window decides:
-    5000 up to 8,000 tokens, 15000 up to 32,000, 25000 up to 128,000, then 40000.
+    5000 up to 8,192 tokens, 15000 up to 32,768, 25000 up to 131,072, then 40000.
     """
     revision: _builtins.int
     """Increases by one with every change."""
