@@ -167,8 +167,8 @@ async def _serve(folder: DataFolder, skew_s: float, addresses: Sequence[str]) ->
         gateways = ",".join(f"{address}:{ports[GATEWAY.name]}" for address in addresses)
         folder.announce(gateways, local.processes)
         await stopped.wait()
-        hurry = asyncio.Event()
-        await asyncio.gather(*(process.stop(hurry) for process in processes))
+        stop_now = asyncio.Event()
+        await asyncio.gather(*(process.stop(stop_now) for process in processes))
 
 
 def _skewed(seconds: float) -> dict[str, str]:

@@ -277,7 +277,7 @@ async def serving(
     settings: SettingsT_contra,
     *,
     telemetry: Telemetry | None = None,
-    hurry: asyncio.Event | None = None,
+    stop_now: asyncio.Event | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serves a service while the block lasts.
@@ -289,14 +289,14 @@ async def serving(
         build: The service's `build`.
         settings: The service's settings.
         telemetry: Where the metrics go.
-        hurry: When set, drain and grace are cut short.
+        stop_now: When set, drain and grace are cut short.
         clock: The clock of the process; by default the system clock.
 
     Raises:
         ValueError: No key to verify internal tokens with.
         OSError: The address cannot be bound.
     """
-    hurry = hurry or asyncio.Event()
+    stop_now = stop_now or asyncio.Event()
     async with AsyncExitStack() as stack:
         clock = clock or SystemClock()
         telemetry = telemetry or Telemetry()
@@ -315,22 +315,24 @@ async def serving(
         authenticator = service.authenticator or TokenAuthenticator(verifier)
         server = GrpcServer(service, settings, authenticator, telemetry, clock)
         await server.start()
-        stack.push_async_callback(_shut_down, server, settings, hurry)
+        stack.push_async_callback(_shut_down, server, settings, stop_now)
         yield server
 
 
-async def _shut_down(server: GrpcServer, settings: ServiceSettings, hurry: asyncio.Event) -> None:
+async def _shut_down(
+    server: GrpcServer, settings: ServiceSettings, stop_now: asyncio.Event
+) -> None:
     await server.drain()
-    hurried = asyncio.create_task(hurry.wait())
+    stop_requested = asyncio.create_task(stop_now.wait())
     try:
-        await asyncio.wait((hurried,), timeout=settings.drain_s)
+        await asyncio.wait((stop_requested,), timeout=settings.drain_s)
         stopping = asyncio.create_task(server.stop(settings.grace_s))
-        await asyncio.wait((hurried, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stop_requested, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
             await server.stop(None)
         await stopping
     finally:
-        hurried.cancel()
+        stop_requested.cancel()
 
 
 class _Termination:
@@ -341,7 +343,7 @@ class _Termination:
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
-        self.hurry = asyncio.Event()
+        self.stop_now = asyncio.Event()
         self._starting = asyncio.current_task()
 
     def started(self) -> None:
@@ -353,7 +355,7 @@ class _Termination:
 
     def _on_signal(self) -> None:
         if self.requested.is_set():
-            self.hurry.set()
+            self.stop_now.set()
             return
         self.requested.set()
         if self._starting is not None:
@@ -390,7 +392,9 @@ async def serve_service(
         try:
             async with (
                 open_telemetry(TraceSettings()) as telemetry,
-                serving(build, settings, telemetry=telemetry, hurry=termination.hurry) as server,
+                serving(
+                    build, settings, telemetry=telemetry, stop_now=termination.stop_now
+                ) as server,
                 start_freezing(),
                 start_trimming(),
             ):

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from certificates import self_signed
-from strata.cli.commands.up import _ready
+from strata.cli.commands.up import _announce_ready
 from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import WrongSettingError
 from strata.standalone.compose.local import Local, _check_settings, _internal_address
@@ -56,7 +56,7 @@ def shown(folder: DataFolder, **settings: Any) -> str:
     gateway = GatewaySettings(port=7600, **settings)
     local = Local(folder, cast("Any", Storage()), cast("Any", Model()), gateway, *[""] * 4)
     out = StringIO()
-    _ready(Console(file=out, soft_wrap=True), local, {})
+    _announce_ready(Console(file=out, soft_wrap=True), local, {})
     return out.getvalue()
 
 

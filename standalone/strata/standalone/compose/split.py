@@ -89,17 +89,17 @@ class ServiceProcess:
             return process
         raise UnavailableError(f"the service {self.name} did not start: {tail(self._log)}")
 
-    async def stop(self, hurry: asyncio.Event) -> None:
-        """Ends the service in order, or by force as soon as `hurry` is set."""
+    async def stop(self, stop_now: asyncio.Event) -> None:
+        """Ends the service in order, or by force as soon as `stop_now` is set."""
         stopping = asyncio.ensure_future(self.supervisor.stop())
-        hurried = asyncio.ensure_future(hurry.wait())
+        stop_requested = asyncio.ensure_future(stop_now.wait())
         try:
-            await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stopping, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
             if not stopping.done() and self._process is not None:
                 self._process.kill()
             await stopping
         finally:
-            hurried.cancel()
+            stop_requested.cancel()
 
     def _ready(self) -> bool:
         # The service logs READY itself; a listener on its port could be another process.
@@ -109,14 +109,14 @@ class ServiceProcess:
 
 
 async def start_services(
-    local: Local, stack: AsyncExitStack, hurry: asyncio.Event
+    local: Local, stack: AsyncExitStack, stop_now: asyncio.Event
 ) -> dict[str, ServiceProcess]:
     """Starts every service, the gateway last.
 
     Args:
         local: The parts below the services.
         stack: Stops the services, the gateway first.
-        hurry: Once it is set, services that are being stopped get no more time.
+        stop_now: Once it is set, services that are being stopped get no more time.
     """
     ports = {
         spec.name: stack.enter_context(ReservedPort(excluding=(local.gateway.port,)))
@@ -143,8 +143,8 @@ async def start_services(
     }
     async with asyncio.TaskGroup() as group:
         for spec in INNER_SERVICES:
-            group.create_task(_start(services[spec.name], stack, hurry))
-    await _start(services[GATEWAY.name], stack, hurry)
+            group.create_task(_start(services[spec.name], stack, stop_now))
+    await _start(services[GATEWAY.name], stack, stop_now)
     local.folder.announce_metrics(local.metrics_host, metrics_ports)
     return services
 
@@ -159,9 +159,9 @@ def _metrics_ports(local: Local) -> dict[str, int]:
     return ports
 
 
-async def _start(service: ServiceProcess, stack: AsyncExitStack, hurry: asyncio.Event) -> None:
+async def _start(service: ServiceProcess, stack: AsyncExitStack, stop_now: asyncio.Event) -> None:
     await service.supervisor.start()
-    stack.push_async_callback(service.stop, hurry)
+    stack.push_async_callback(service.stop, stop_now)
 
 
 def _values(local: Local, spec: ServiceSpec) -> dict[str, object]:

@@ -64,12 +64,15 @@ class CollectionStore:
             self._aliases = json.loads(self._alias_file.read_text())
 
     def _load(self) -> Iterable[tuple[str, _Collection]]:
+        """Yields the stored collections by name; deletes the folders of incomplete ones."""
         for folder in sorted(self._folder.iterdir()):
-            described = folder / "collection.json"
-            if not described.exists():
+            description = folder / "collection.json"
+            if not description.exists():
                 shutil.rmtree(folder)
                 continue
-            created = json_format.Parse(described.read_text(), wire.collections.CreateCollection())
+            created = json_format.Parse(
+                description.read_text(), wire.collections.CreateCollection()
+            )
             try:
                 yield folder.name, _Collection(created, edge.EdgeShard.load(str(folder / "shard")))
             except Exception as error:  # noqa: BLE001 - the engine has one type for all errors
@@ -243,7 +246,7 @@ class CollectionStore:
 
     def _check_space(self) -> None:
         if missing := missing_space(self._folder, WRITE_BYTES):
-            raise FullDiskError(f"the vector engine writes nothing: {missing}")
+            raise FullDiskError(f"the vector engine accepts no writes: {missing}")
 
     def _find(self, name: str) -> _Collection:
         collection = self._collections.get(self._aliases.get(name, name))

@@ -138,12 +138,12 @@ def compact_conversation(
     if preview:
         print_preview(connection.run(read_preview), as_json=as_json)
         return
-    done = connection.run(compact)
+    response = connection.run(compact)
     if as_json:
-        print_json(done)
+        print_json(response)
         return
-    if not done.HasField("summary"):
+    if not response.HasField("summary"):
         note("No message can be removed from the window.")
         return
-    print_text("".join(part.summary.text for part in done.summary.parts))
-    note(f"{done.tokens_before:,} → {done.tokens_after:,} tokens.")
+    print_text("".join(part.summary.text for part in response.summary.parts))
+    note(f"{response.tokens_before:,} → {response.tokens_after:,} tokens.")

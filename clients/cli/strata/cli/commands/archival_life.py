@@ -33,7 +33,7 @@ ReasonOption = Annotated[
 
 @online
 def show(connection: GatewayOptions, passage: PassageArgument, as_json: JsonOption = False) -> None:
-    """Show a whole passage, also a deleted one."""
+    """Show a whole passage, even a deleted one."""
 
     async def read(client: GatewayClient) -> pb.Passage:
         request = pb.GetPassageRequest(passage_id=passage, show_deleted=True)
@@ -112,14 +112,14 @@ def edit(
         reason=reason,
     )
 
-    async def work(client: GatewayClient) -> pb.Passage:
+    async def update(client: GatewayClient) -> pb.Passage:
         return (await client.passages.UpdatePassage(request)).passage
 
-    changed = connection.run(work)
+    updated = connection.run(update)
     if as_json:
-        print_json(changed)
+        print_json(updated)
     else:
-        typer.echo(f"Revision {changed.revision}: {safe(clipped(changed.text, _TEXT_CHARS))}")
+        typer.echo(f"Revision {updated.revision}: {safe(clipped(updated.text, _TEXT_CHARS))}")
 
 
 @online
@@ -131,7 +131,7 @@ def restore(
         typer.Argument(
             metavar="REVISION",
             min=0,
-            help="The version to restore. Without it, the deletion is undone.",
+            help="The version to restore; default: undo the deletion.",
             show_default=False,
         ),
     ] = 0,
@@ -146,12 +146,12 @@ def restore(
     async def work(client: GatewayClient) -> pb.RestorePassageResponse:
         return await client.passages.RestorePassage(request)
 
-    done = connection.run(work)
+    response = connection.run(work)
     if as_json:
-        print_json(done)
+        print_json(response)
     else:
-        text = clipped(done.passage.text, _TEXT_CHARS)
-        typer.echo(f"Revision {done.passage.revision}: {safe(text)}")
+        text = clipped(response.passage.text, _TEXT_CHARS)
+        typer.echo(f"Revision {response.passage.revision}: {safe(text)}")
 
 
 @online
@@ -176,8 +176,8 @@ def purge(connection: GatewayOptions, passage: PassageArgument, yes: YesOption =
         request = pb.PurgePassageRequest(request_id=new_request_id(), passage_id=passage)
         return await client.passages.PurgePassage(request)
 
-    done = connection.run(work)
-    count = done.purged_versions
+    response = connection.run(work)
+    count = response.purged_versions
     typer.echo(f"Destroyed {count:,} version{'' if count == 1 else 's'}.")
 
 

@@ -56,10 +56,10 @@ def open_files(
         )
         return await client.files.OpenFiles(request)
 
-    done = connection.run(work)
+    response = connection.run(work)
     if not as_json:
-        note(done.message)
-    _print_open(done, done.open_files, as_json=as_json)
+        note(response.message)
+    _print_open(response, response.open_files, as_json=as_json)
 
 
 @online
@@ -82,8 +82,8 @@ def close_files(
         )
         return await client.files.CloseFiles(request)
 
-    done = connection.run(work)
-    _print_open(done, done.open_files, as_json=as_json)
+    response = connection.run(work)
+    _print_open(response, response.open_files, as_json=as_json)
 
 
 @online

@@ -47,40 +47,40 @@ def login(
 
     async def sign_in(client: GatewayClient) -> pb.McpServer:
         mcp_server = await server_named(client, server)
-        async with _redirect_listener(port) as (redirect_uri, answers):
+        async with _redirect_listener(port) as (redirect_uri, requests):
             request = pb.BeginMcpSignInRequest(
                 mcp_server_id=mcp_server.id, redirect_uri=redirect_uri
             )
-            begun = await client.mcp.BeginMcpSignIn(request)
-            note(f"{safe(begun.issuer)} asks you to sign in. If you trust it, open:")
-            note(safe(begun.authorization_url))
+            sign_in_start = await client.mcp.BeginMcpSignIn(request)
+            note(f"{safe(sign_in_start.issuer)} asks you to sign in. If you trust it, open:")
+            note(safe(sign_in_start.authorization_url))
             if no_browser:
-                answer = await _pasted()
+                parameters = await _pasted_parameters()
             else:
                 # On a thread, because a browser in the terminal returns only when it is closed.
                 opening = asyncio.create_task(
-                    asyncio.to_thread(webbrowser.open, begun.authorization_url)
+                    asyncio.to_thread(webbrowser.open, sign_in_start.authorization_url)
                 )
                 note("Waiting for the browser ...")
-                answer = await _next_sign_in(answers, begun.state)
+                parameters = await _redirect_parameters(requests, sign_in_start.state)
                 await opening
-        if answer.get("error"):
-            raise UsageError(f"The sign-in was refused: {safe(answer['error'])[:200]}.")
-        complete = pb.CompleteMcpSignInRequest(
+        if parameters.get("error"):
+            raise UsageError(f"The sign-in was refused: {safe(parameters['error'])[:200]}.")
+        completion = pb.CompleteMcpSignInRequest(
             mcp_server_id=mcp_server.id,
-            state=answer.get("state", ""),
-            code=answer.get("code", ""),
-            issuer=answer.get("iss", ""),
+            state=parameters.get("state", ""),
+            code=parameters.get("code", ""),
+            issuer=parameters.get("iss", ""),
         )
-        return (await client.mcp.CompleteMcpSignIn(complete)).server
+        return (await client.mcp.CompleteMcpSignIn(completion)).server
 
-    signed = connection.run(sign_in)
+    mcp_server = connection.run(sign_in)
     if as_json:
-        print_json(signed)
+        print_json(mcp_server)
         return
-    typer.echo(f"Signed in to {safe(signed.name)} at {safe(signed.sign_in.issuer)}.")
-    if not signed.healthy:
-        note(f"It cannot be used yet: {safe(signed.error)}")
+    typer.echo(f"Signed in to {safe(mcp_server.name)} at {safe(mcp_server.sign_in.issuer)}.")
+    if not mcp_server.healthy:
+        note(f"The server cannot be used yet: {safe(mcp_server.error)}")
 
 
 @online
@@ -95,33 +95,47 @@ def logout(connection: GatewayOptions, server: ServerArgument) -> None:
     typer.echo(f"Nobody is signed in to {safe(connection.run(forget))} now.")
 
 
-async def _pasted() -> Mapping[str, str]:
+async def _pasted_parameters() -> Mapping[str, str]:
     address = await asyncio.to_thread(typer.prompt, "Address that the browser ended at")
-    answer = dict(parse_qsl(urlsplit(address.strip()).query))
-    if not answer.get("state"):
+    parameters = dict(parse_qsl(urlsplit(address.strip()).query))
+    if not parameters.get("state"):
         raise UsageError("That address has no state parameter: paste the whole address.")
-    return answer
+    return parameters
 
 
-async def _next_sign_in(answers: asyncio.Queue[_BrowserRequest], state: str) -> Mapping[str, str]:
+async def _redirect_parameters(
+    requests: asyncio.Queue[_BrowserRequest], state: str
+) -> Mapping[str, str]:
+    """Waits for the browser's request with this state; returns its parameters.
+
+    Raises:
+        UsageError: There was none within ten minutes.
+    """
     try:
         async with asyncio.timeout(_WAIT_S):
             while True:
-                answer = await answers.get()
+                request = await requests.get()
                 # Other programs on this machine may send requests, too.
-                answer.expected.set_result(answer.values.get("state") == state)
-                if answer.values.get("state") == state:
-                    await answer.answered.wait()
-                    return answer.values
+                is_expected = request.parameters.get("state") == state
+                request.expected.set_result(is_expected)
+                if is_expected:
+                    await request.answered.wait()
+                    return request.parameters
     except TimeoutError:
         raise UsageError("Nobody has signed in within ten minutes.") from None
 
 
 class _BrowserRequest:
-    """A request to the redirect address, and whether it belongs to the sign-in."""
+    """A request to the redirect address.
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self.values = values
+    Attributes:
+        parameters: The parameters of its query.
+        expected: Set to whether the request belongs to the sign-in.
+        answered: Set when the response has been sent.
+    """
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self.parameters = parameters
         self.expected: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.answered = asyncio.Event()
 
@@ -131,7 +145,7 @@ async def _redirect_listener(
     port: int,
 ) -> AsyncIterator[tuple[str, asyncio.Queue[_BrowserRequest]]]:
     """Serves the redirect address; yields the address and a queue of the requests to it."""
-    answers: asyncio.Queue[_BrowserRequest] = asyncio.Queue()
+    requests: asyncio.Queue[_BrowserRequest] = asyncio.Queue()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -142,14 +156,14 @@ async def _redirect_listener(
             if method != "GET" or parts.path != _PATH:
                 _respond(writer, "404 Not Found", _REFUSED)
                 return
-            answer = _BrowserRequest(dict(parse_qsl(parts.query)))
-            answers.put_nowait(answer)
-            if await answer.expected:
+            request = _BrowserRequest(dict(parse_qsl(parts.query)))
+            requests.put_nowait(request)
+            if await request.expected:
                 _respond(writer, "200 OK", _DONE)
             else:
                 _respond(writer, "400 Bad Request", _REFUSED)
             await writer.drain()
-            answer.answered.set()
+            request.answered.set()
         except (ValueError, TimeoutError, OSError, asyncio.IncompleteReadError):
             pass
         except asyncio.LimitOverrunError:
@@ -158,20 +172,20 @@ async def _redirect_listener(
             writer.close()
 
     try:
-        listening = await asyncio.start_server(serve, "127.0.0.1", port, limit=_MAX_HEADER_BYTES)
+        server = await asyncio.start_server(serve, "127.0.0.1", port, limit=_MAX_HEADER_BYTES)
     except OSError as error:
         raise UsageError(f"Port {port} cannot be used: {error.strerror}.") from None
-    async with listening:
-        taken = listening.sockets[0].getsockname()[1]
+    async with server:
+        bound_port = server.sockets[0].getsockname()[1]
         try:
-            yield f"http://127.0.0.1:{taken}{_PATH}", answers
+            yield f"http://127.0.0.1:{bound_port}{_PATH}", requests
         finally:
-            while not answers.empty():
-                answers.get_nowait().expected.set_result(False)
+            while not requests.empty():
+                requests.get_nowait().expected.set_result(False)
 
 
-def _respond(writer: asyncio.StreamWriter, status: str, words: str) -> None:
-    body = words.encode()
+def _respond(writer: asyncio.StreamWriter, status: str, text: str) -> None:
+    body = text.encode()
     writer.write(
         f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()

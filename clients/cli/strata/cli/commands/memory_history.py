@@ -220,8 +220,8 @@ def revert(
             request.since_time.CopyFrom(time)
         return await client.blocks.RevertBlock(request)
 
-    done = connection.run(undo)
+    response = connection.run(undo)
     if as_json:
-        print_json(done)
+        print_json(response)
     else:
-        print_changes(done.changes, dry_run=dry_run)
+        print_changes(response.changes, dry_run=dry_run)

@@ -151,5 +151,5 @@ def revoke_key(
         )
         return await client.admin.RevokeOrganizationKey(request)
 
-    done = connection.run_as_organization(revoke, organization_key)
-    note(f"{done.organization_key.id} ({done.organization_key.name}) is revoked.")
+    response = connection.run_as_organization(revoke, organization_key)
+    note(f"{response.organization_key.id} ({response.organization_key.name}) is revoked.")

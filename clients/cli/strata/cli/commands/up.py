@@ -77,7 +77,7 @@ def run_up(
 
             def announce(local: Local, pids: dict[str, int]) -> None:
                 bar.stop()
-                _ready(console, local, pids)
+                _announce_ready(console, local, pids)
 
             runner.run(_serve(folder, options, announce))
     except StrataError as error:
@@ -100,7 +100,7 @@ async def _serve(folder: DataFolder, options: LocalOptions, announce: Announce) 
 
 async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
     async with AsyncExitStack() as engines:
-        with _ended_by_signals():
+        with _CancelOnSignals():
             local = await open_local(folder, options, engines)
 
             async def build(_: object, wiring: Wiring, stack: AsyncExitStack) -> Service:
@@ -114,26 +114,26 @@ async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Ann
 
 
 async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
-    with _ended_by_signals() as signals:
+    with _CancelOnSignals() as signals:
         async with AsyncExitStack() as stack:
             local = await open_local(folder, options, stack)
-            services = await start_services(local, stack, signals.hurry)
+            services = await start_services(local, stack, signals.stop_now)
             pids = {name: service.supervisor.pid or 0 for name, service in services.items()}
             announce(local, pids)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
 
-class _ended_by_signals:  # noqa: N801 - reads as a verb
-    """Cancels the running task on SIGINT and SIGTERM, so that the engines stop in order.
+class _CancelOnSignals:
+    """Cancels the current task on SIGINT and SIGTERM, so that the engines stop in order.
 
     Attributes:
-        hurry: Set by the second signal.
+        stop_now: Set by the second signal: services that are stopping get no more time.
     """
 
     def __init__(self) -> None:
-        self.hurry = asyncio.Event()
-        self._asked = False
+        self.stop_now = asyncio.Event()
+        self._is_cancelled = False
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
 
@@ -147,14 +147,15 @@ class _ended_by_signals:  # noqa: N801 - reads as a verb
             self._loop.remove_signal_handler(number)
 
     def _on_signal(self) -> None:
-        if self._asked:
-            self.hurry.set()
+        if self._is_cancelled:
+            self.stop_now.set()
         elif self._task is not None:
-            self._asked = True
+            self._is_cancelled = True
             self._task.cancel()
 
 
-def _ready(console: Console, local: Local, services: dict[str, int]) -> None:
+def _announce_ready(console: Console, local: Local, services: dict[str, int]) -> None:
+    """Records the addresses and pids in the data folder, and prints how to connect."""
     gateway = local.gateway
     host = f"[{gateway.host}]" if ":" in gateway.host.strip("[]") else gateway.host
     address = f"{'https://' if gateway.tls else ''}{host}:{gateway.port}"
@@ -196,6 +197,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _program() -> str:
-    """Returns how this program was called, so that the hint can be copied unchanged."""
+    """Returns how this program was called, so that users can copy the hint unchanged."""
     called = Path(sys.argv[0])
     return str(called) if called.name == "strata" else "strata"
