@@ -32,7 +32,7 @@ async def grown(database: Database, count: int) -> tuple[str, str, list[Message]
     return agent, conversation, messages
 
 
-async def are_read_by_id(database: Database, statement: str) -> None:
+async def assert_read_by_id(database: Database, statement: str) -> None:
     """Asserts that messages are read by id; the index by agent and time would read all of them."""
     for elements in (1, 30, 200):
         plan = await plan_of(database, statement, elements=elements)
@@ -49,7 +49,7 @@ async def test_hits_are_read_by_id_in_a_table_that_has_just_grown(database: Data
         async with PostgresSearchStore(database).open_snapshot(query, []) as snapshot:
             assert set(await snapshot.by_ids(ids)) == set(ids)
     (statement,) = texts
-    await are_read_by_id(database, statement)
+    await assert_read_by_id(database, statement)
 
 
 async def test_a_window_is_read_by_id_in_a_table_that_has_just_grown(database: Database) -> None:
@@ -59,7 +59,7 @@ async def test_a_window_is_read_by_id_in_a_table_that_has_just_grown(database: D
     with database.statistics.record() as texts:
         window = await PostgresWindowStore(database).get(conversation)
     assert [message.id for message in window.messages] == [message.id for message in messages]
-    await are_read_by_id(database, texts[-1])
+    await assert_read_by_id(database, texts[-1])
 
 
 async def test_neighbours_are_read_by_position_in_a_table_that_has_just_grown(

@@ -144,7 +144,7 @@ class ModelFactory:
         metrics = ModelMetrics(self._telemetry, self._labels.of(settings.handle))
         retry = replace(self._retry, on_retry=metrics.note_retry)
         if settings.has_fallback:
-            retry = retry.hurried()
+            retry = retry.for_fallback()
         model = connection.chat_model(settings, retry)
         if settings.structured_tools:
             model = StructuredToolModel(model)

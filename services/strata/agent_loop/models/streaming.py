@@ -33,11 +33,11 @@ EventT = TypeVar("EventT")
 MAX_REPLY_BYTES = MIB
 """Maximum UTF-8 bytes of a reply: a quarter of the default message limit of gRPC clients."""
 _CALL_BYTES = 64
-# Events that have arrived together are read without a pause, a millisecond of work each few dozen.
-# After so many of them other tasks run, so that a fast server does not delay other projects.
+# Events that have arrived together are read without a pause. After this many, about a millisecond
+# of work, other tasks run, so that a fast server does not delay other projects.
 _EVENTS_AT_ONCE = 32
-_HURRIED_ATTEMPTS = 2
-_HURRIED_DELAY_S = 2.0
+_ATTEMPTS_WITH_FALLBACK = 2
+_MAX_DELAY_WITH_FALLBACK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class RetryPolicy:
     repeat_timeouts: bool = True
     on_retry: Callable[[ModelError], None] | None = None
 
-    def hurried(self) -> RetryPolicy:
-        """Returns the policy for a model with a fallback model: fewer and faster retries."""
+    def for_fallback(self) -> RetryPolicy:
+        """Returns the policy for a model that has a fallback model: fewer and faster retries."""
         return replace(
             self,
-            attempts=min(self.attempts, _HURRIED_ATTEMPTS),
-            max_delay=min(self.max_delay, _HURRIED_DELAY_S),
+            attempts=min(self.attempts, _ATTEMPTS_WITH_FALLBACK),
+            max_delay=min(self.max_delay, _MAX_DELAY_WITH_FALLBACK_S),
             repeat_timeouts=False,
         )
 
@@ -203,7 +203,7 @@ class StreamLimits:
         try:
             return await awaitable
         except asyncio.CancelledError as error:
-            # As in `asyncio.timeout`: somebody else may have cancelled the task as well.
+            # As in `asyncio.timeout`: other code may have cancelled the task as well.
             if self._cancelled and self._take_back(task) <= earlier:
                 raise ModelError(ModelErrorKind.TIMEOUT, self._message()) from error
             raise
@@ -213,7 +213,7 @@ class StreamLimits:
                 self._take_back(task)
 
     def _take_back(self, task: asyncio.Task[Any]) -> int:
-        """Takes the own cancellation of a task back; returns how many others it has."""
+        """Undoes the cancellation by this timer; returns how many other cancellations remain."""
         self._cancelled = False
         return task.uncancel()
 
@@ -339,7 +339,7 @@ class StreamedModel(ABC, Generic[EventT]):
                     break
                 if pause:
                     await asyncio.sleep(0)
-            # Before the stream is closed, which waits a moment for the end of the response.
+            # Sent before the stream is closed, because closing waits for the end of the response.
             if text:
                 yield _joined(text)
         except ModelError:

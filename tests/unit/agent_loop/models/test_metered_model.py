@@ -210,7 +210,7 @@ async def test_other_calls_are_not_logged(caplog: pytest.LogCaptureFixture) -> N
 
 async def test_retried_requests_are_counted() -> None:
     telemetry = Telemetry()
-    policy = RetryPolicy(on_retry=ModelMetrics(telemetry, LABELS).note_retry).hurried()
+    policy = RetryPolicy(on_retry=ModelMetrics(telemetry, LABELS).note_retry).for_fallback()
     failing = Scripted(error=ModelError(ModelErrorKind.UNAVAILABLE, "Away."))
     with pytest.raises(ModelError):
         async for _ in retrying(

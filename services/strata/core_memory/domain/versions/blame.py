@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from strata.core_memory.domain.blocks import Authorship, Version
 from strata.core_memory.domain.text_edits.three_way_merge import lines_of
 
-# Above this many pairs of lines a diff may take seconds: then all lines between the
-# first and the last difference count as new.
-_MOST_PAIRS = 400_000
+# With more pairs of lines a diff can take seconds. Then all lines between the first and the last
+# difference count as new.
+_MAX_PAIRS = 400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class LineOrigin:
 class Blame:
     """Finds the origin of every line of one text.
 
-    Pass the versions to `read`, newest first, starting with the one whose lines are to be
-    blamed, until it returns True.
+    Pass the versions to `read`, newest first, until it returns True. The first one is the version
+    whose lines are examined.
     """
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._writers: list[Version | None] = []
-        # Lines without a writer: their index in the oldest version read, and in the text.
+        # Lines without a writer: index in the oldest version read -> index in the text.
         self._open: dict[int, int] = {}
         self._oldest: Version | None = None
 
@@ -43,9 +43,9 @@ class Blame:
             if self._oldest is None:
                 self._lines = lines_of(version.value)
                 self._writers = [None] * len(self._lines)
-                self._open = {place: place for place in range(len(self._lines))}
+                self._open = {index: index for index in range(len(self._lines))}
             elif self._open:
-                self._step(self._oldest, version)
+                self._attribute_new_lines(self._oldest, version)
             self._oldest = version
         return not self._open
 
@@ -58,21 +58,22 @@ class Blame:
             origins.append(LineOrigin(text, version.revision, version.authorship))
         return origins
 
-    def _step(self, newer: Version, older: Version) -> None:
+    def _attribute_new_lines(self, newer: Version, older: Version) -> None:
+        """Makes `newer` the writer of the lines that `older` does not have."""
         if newer.value == older.value:
             return
-        kept = dict(_kept(lines_of(older.value), lines_of(newer.value)))
+        older_index = dict(_equal_lines(lines_of(older.value), lines_of(newer.value)))
         still_open: dict[int, int] = {}
-        for place, line in self._open.items():
-            if place in kept:
-                still_open[kept[place]] = line
+        for index, line in self._open.items():
+            if index in older_index:
+                still_open[older_index[index]] = line
             else:
                 self._writers[line] = newer
         self._open = still_open
 
 
-def _kept(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yields the indexes of equal lines, in the new and in the old text."""
+def _equal_lines(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yields the indexes of equal lines: in the new text, and in the old text."""
     shorter = min(len(old), len(new))
     head = 0
     while head < shorter and old[head] == new[head]:
@@ -83,7 +84,7 @@ def _kept(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
         tail += 1
         yield len(new) - tail, len(old) - tail
     old_middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
-    if not old_middle or len(old_middle) * len(new_middle) > _MOST_PAIRS:
+    if not old_middle or len(old_middle) * len(new_middle) > _MAX_PAIRS:
         return
     matcher = difflib.SequenceMatcher(None, old_middle, new_middle, autojunk=False)
     for at_old, at_new, length in matcher.get_matching_blocks():
