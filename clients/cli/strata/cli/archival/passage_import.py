@@ -144,13 +144,14 @@ class Import:
             InvalidArgumentError: A passage was refused; the message has its line.
             UnavailableError: The connection broke repeatedly without any progress.
         """
-        attempt, before = 1, -1
+        attempt, durable_before = 1, -1
         while True:
             try:
                 return await self._stream()
             except UnavailableError:
-                attempt = attempt + 1 if self._durable == before else 2
-                before = self._durable
+                # Attempts are counted from the last progress on.
+                attempt = attempt + 1 if self._durable == durable_before else 2
+                durable_before = self._durable
                 if attempt > _ATTEMPTS:
                     raise
                 await asyncio.sleep(_PAUSE_S * attempt)
@@ -163,30 +164,30 @@ class Import:
 
     async def _stream(self) -> pb.UploadPassagesResponse:
         # Each message waits for the response to the one before, so an error is about the last one.
-        answered: asyncio.Queue[pb.UploadPassagesResponse] = asyncio.Queue()
-        last = pb.UploadPassagesResponse()
-        async for last in self._client.passages.UploadPassages(self._messages(answered)):
-            self._durable = last.received_count
-            self._view.show(last.received_count, self._source.total)
-            answered.put_nowait(last)
-        return last
+        responses: asyncio.Queue[pb.UploadPassagesResponse] = asyncio.Queue()
+        response = pb.UploadPassagesResponse()
+        async for response in self._client.passages.UploadPassages(self._messages(responses)):
+            self._durable = response.received_count
+            self._view.show(response.received_count, self._source.total)
+            responses.put_nowait(response)
+        return response
 
     async def _messages(
-        self, answered: asyncio.Queue[pb.UploadPassagesResponse]
+        self, responses: asyncio.Queue[pb.UploadPassagesResponse]
     ) -> AsyncIterator[pb.UploadPassagesRequest]:
         yield pb.UploadPassagesRequest(
             request_id=self._request_id,
             agent_id=self._target.agent_id,
             archive_id=self._target.archive_id,
         )
-        durable = (await answered.get()).received_count
+        durable = (await responses.get()).received_count
         if durable:
             yield pb.UploadPassagesRequest(skip_count=durable)
-            await answered.get()
+            await responses.get()
         try:
             for batch in self._batches(durable):
                 yield batch
-                await answered.get()
+                await responses.get()
         except UsageError as error:
             # Raising cancels the call; a stream that ends normally would complete the import.
             self._wrong_line = error
