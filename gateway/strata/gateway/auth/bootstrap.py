@@ -1,7 +1,7 @@
 """Creates the first keys of an installation.
 
-The first key of an organization is an organization key. The database of an installation is
-needed to make it; every other key can be made by calls.
+The first key of an organization is an organization key. It is created with access to the database;
+all other keys can be created with calls of `AdminService`.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _manager_violations(
     agent_id = manager.manager_agent_id
     if kind not in MANAGED:
         if agent_id:
-            yield _not_of(kind, "manager_agent_id", MANAGED)
+            yield _inapplicable_field("manager_agent_id", kind, MANAGED)
     elif not agent_id:
         yield needs_manager_agent(kind)
     elif agent_id in agent_ids:
@@ -195,22 +195,22 @@ def _manager_violations(
     ):
         value = getattr(manager, name)
         if value and kind not in kinds:
-            yield _not_of(kind, name, kinds)
+            yield _inapplicable_field(name, kind, kinds)
         yield from checks.range_violations(f"manager.{name}", value, 0, most)
     token = manager.termination_token
     if token and kind is not ManagerType.DYNAMIC:
-        yield _not_of(kind, "termination_token", {ManagerType.DYNAMIC})
+        yield _inapplicable_field("termination_token", kind, {ManagerType.DYNAMIC})
     if token and (len(token) > _MAX_TOKEN or not token.isprintable() or not token.strip()):
         yield FieldViolation(
             "manager.termination_token", f"must be at most {_MAX_TOKEN} printable characters"
         )
 
 
-def _not_of(
-    kind: ManagerType, name: str, kinds: set[ManagerType] | frozenset[ManagerType]
+def _inapplicable_field(
+    name: str, kind: ManagerType, applicable: set[ManagerType] | frozenset[ManagerType]
 ) -> FieldViolation:
-    having = ", ".join(sorted(kinds))
-    return FieldViolation(f"manager.{name}", f"applies only to {having}, not to the kind {kind}")
+    kinds = ", ".join(sorted(applicable))
+    return FieldViolation(f"manager.{name}", f"applies only to {kinds}, not to the kind {kind}")
 
 
 def _member_violations(
@@ -221,7 +221,7 @@ def _member_violations(
     if not 1 <= len(agent_ids) <= MAX_MEMBERS:
         yield wrong_member_count(field, len(agent_ids))
         return
-    yield from _double_violations(field, agent_ids)
+    yield from _repeated_id_violations(field, agent_ids)
 
 
 def _block_violations(field: str, block_ids: Sequence[str]) -> Iterator[FieldViolation]:
@@ -230,10 +230,10 @@ def _block_violations(field: str, block_ids: Sequence[str]) -> Iterator[FieldVio
             field, f"must hold at most {MAX_SHARED_BLOCKS} blocks, not {len(block_ids)}"
         )
         return
-    yield from _double_violations(field, block_ids)
+    yield from _repeated_id_violations(field, block_ids)
 
 
-def _double_violations(field: str, ids: Sequence[str]) -> Iterator[FieldViolation]:
+def _repeated_id_violations(field: str, ids: Sequence[str]) -> Iterator[FieldViolation]:
     for index, value in enumerate(ids):
         if value in ids[:index]:
             yield FieldViolation(f"{field}[{index}]", "is in the list twice")

@@ -35,7 +35,8 @@ _IN_VIEW = "must not be a system message or a summary: these are shown without a
 _UNPINNABLE = {
     MessageRole.SYSTEM: _IN_VIEW,
     MessageRole.SUMMARY: _IN_VIEW,
-    # Kept in a window that the returns of its calls have left, a request would count as open again.
+    # A pinned request could stay in a window without the returns of its calls, and would then count
+    # as open again.
     MessageRole.APPROVAL: (
         "must not be an approval message, which no model is shown: pin the reply that is stored"
         " with the returns of the calls"

@@ -36,7 +36,7 @@ CORE_MEMORY_APPEND = builtin(
 CORE_MEMORY_REPLACE = builtin(
     name="core_memory_replace",
     description=(
-        "Replace a text in a memory block at all its occurrences. To delete it, replace it by an "
+        "Replace a text in a memory block at all its occurrences. To delete it, replace it with an "
         "empty string."
     ),
     kind=ToolType.MEMORY,

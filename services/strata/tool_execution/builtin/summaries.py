@@ -77,15 +77,15 @@ class ExpandSummary:
 
 
 def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str, Any]:
-    alone = len(response.messages) == 1
+    limit = PAGE_CHARS if len(response.messages) == 1 else _MESSAGE_CHARS
     shown: list[dict[str, Any]] = []
-    following = response.next_sequence
+    next_number = response.next_sequence
     space = PAGE_CHARS
     for message in response.messages:
-        result = _result(message, timezone, PAGE_CHARS if alone else _MESSAGE_CHARS)
+        result = _result(message, timezone, limit)
         space -= len(json.dumps(result, ensure_ascii=False, indent=2))
         if shown and space < 0:
-            following = message.sequence
+            next_number = message.sequence
             break
         shown.append(result)
     [part] = [part.summary for part in response.summary.parts if part.HasField("summary")]
@@ -93,9 +93,9 @@ def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str
     note = f"Showing {len(shown)} of the messages that the summary replaces ({numbers})."
     if not shown:
         note = f"The summary replaces no messages from there on ({numbers})."
-    elif following:
-        note += f" Continue with first_number {following}."
-    return {"message": note, "messages": shown, "next_number": following or None}
+    elif next_number:
+        note += f" Continue with first_number {next_number}."
+    return {"message": note, "messages": shown, "next_number": next_number or None}
 
 
 def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any]:

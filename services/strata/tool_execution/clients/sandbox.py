@@ -61,7 +61,7 @@ class SandboxClient:
         return to_isolation(response.isolation)
 
     def prepare(self) -> None:
-        """Connects in the background, before calls that are expected."""
+        """Connects in the background, so that expected calls need not wait for it."""
         if not self._connected and (self._preparing is None or self._preparing.done()):
             self._preparing = asyncio.create_task(self.connect())
             # Retrieves the exception: the next call connects again and raises it.
@@ -85,47 +85,53 @@ class SandboxClient:
         return result
 
     async def _run(self, run: SandboxRun) -> RunResult:
-        failed: list[UnavailableError] = []
+        answerer_errors: list[UnavailableError] = []
         try:
             if run.answerer is None:
                 call = self._stub.RunCode(run_to_proto(run))
-                async for answer in call:
+                async for response in call:
                     # The stream has only one message.
                     complete_in_background(call)
-                    return self._ended(answer)
+                    return self._result_of(response)
             else:
-                async with aclosing(self._asking(run, run.answerer, failed)) as responses:
+                answered = self._run_with_answers(run, run.answerer, answerer_errors)
+                async with aclosing(answered) as responses:
                     async for last in responses:
-                        return self._ended(last.result)
+                        return self._result_of(last.result)
         except UnavailableError as error:
-            if error in failed:
+            if error in answerer_errors:
                 raise
         detail = "The call was lost: the process that runs tools has ended."
         return RunResult(RunStatus.KILLED, detail=detail, isolation=self._isolation)
 
-    def _asking(
-        self, run: SandboxRun, answerer: Answerer, failed: list[UnavailableError]
+    def _run_with_answers(
+        self, run: SandboxRun, answerer: Answerer, answerer_errors: list[UnavailableError]
     ) -> AsyncGenerator[pb.RunAskingCodeResponse, None]:
-        async def answered(question: str) -> pb.RunAskingCodeRequest:
+        """Runs a call and answers the questions of its code; yields the result.
+
+        Adds errors of the answerer to `answerer_errors`, to distinguish them from the runner's.
+        """
+
+        async def answer(question: str) -> pb.RunAskingCodeRequest:
             try:
                 return pb.RunAskingCodeRequest(answer_json=await answerer(question))
             except UnavailableError as error:
-                # The answerer failed, not the runner.
-                failed.append(error)
+                answerer_errors.append(error)
                 raise
 
-        def answer(
+        def answer_to(
             response: pb.RunAskingCodeResponse,
         ) -> Coroutine[Any, Any, pb.RunAskingCodeRequest] | None:
-            return answered(response.question_json) if response.HasField("question_json") else None
+            return answer(response.question_json) if response.HasField("question_json") else None
 
         first = pb.RunAskingCodeRequest(run=run_to_proto(run))
         # The first response that is not a question is the result.
         return call_and_answer(
-            self._stub.RunAskingCode, first, answer, lambda _: True, ends=lambda _: True
+            self._stub.RunAskingCode, first, answer_to, lambda _: True, ends=lambda _: True
         )
 
-    def _ended(self, response: pb.RunCodeResponse) -> RunResult:
+    def _result_of(self, response: pb.RunCodeResponse) -> RunResult:
+        """Returns the result in a response, and notes the isolation of the runner."""
         result = to_result(response)
         self._set_isolation(result.isolation)
         return result

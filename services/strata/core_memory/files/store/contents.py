@@ -70,7 +70,7 @@ _UNREADABLE = text(
     """
 )
 # Executed after the update of the content, so that it sees files that were added meanwhile.
-_FILES_FOLLOW = text(
+_UPDATE_FILES = text(
     """
     WITH changed_files AS (
         UPDATE core_memory.files
@@ -237,7 +237,7 @@ class ContentStore:
             if files["state"] == "failed" or not change[1].get("lines"):
                 await connection.execute(_DROP_PAGES, bound)
             await connection.execute(change[0], {**bound, **change[1]})
-            await connection.execute(_FILES_FOLLOW, {**bound, **files})
+            await connection.execute(_UPDATE_FILES, {**bound, **files})
         return True
 
 

@@ -54,13 +54,13 @@ class MiniLmEmbedder:
         """
         threads = ModelThreads()
 
-        def made() -> "MiniLmEmbedder":
+        def load_checked() -> "MiniLmEmbedder":
             session = open_session(WEIGHTS.checked(model_path))
             heap_trim.trim_heap()
             return cls(session, threads)
 
         try:
-            return await threads.run(made)
+            return await threads.run(load_checked)
         except BaseException:
             threads.abandon()
             raise
