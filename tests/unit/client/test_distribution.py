@@ -96,6 +96,7 @@ def test_the_programs_of_the_guide_pass_strict_type_checks(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.child_process
 def test_installing_the_client_adds_only_its_dependencies(tmp_path: Path) -> None:
     # Needs the package index.
     environment = tmp_path / "environment"
