@@ -358,7 +358,8 @@ class Load:
         answer = await until_answered(
             lambda: self.client.passages.SearchPassages(request, **self.client.call)
         )
-        assert [hit.passage.text for hit in answer.hits].count(text) == 1, text
+        texts = [hit.passage.text for hit in answer.hits]
+        assert texts.count(text) == 1, (text, texts)
 
     async def _find_message(self, query: str, agent_id: str, text: str) -> None:
         request = message_pb.SearchMessagesRequest(
@@ -368,7 +369,7 @@ class Load:
             lambda: self.client.messages.SearchMessages(request, **self.client.call)
         )
         texts = ["".join(part.text.text for part in hit.message.parts) for hit in answer.hits]
-        assert [text in found_text for found_text in texts].count(True) == 1, text
+        assert sum(text in found_text for found_text in texts) == 1, (text, texts)
 
 
 def _some(chance: random.Random, texts: list[tuple[str, str]]) -> list[tuple[str, str]]:

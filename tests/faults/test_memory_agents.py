@@ -42,6 +42,7 @@ _IN_VIEW = """
       JOIN recall.messages m USING (id)
      WHERE m.role = 'user' AND w.agent_id = $1 ORDER BY m.sequence
 """
+_MOST_IN_VIEW = 6
 _MARKS = """
     SELECT last_processed_sequence, newest_sequence, failures FROM gateway.memory_agents
 """
@@ -161,7 +162,15 @@ async def test_no_message_is_read_twice_or_skipped_through_sixty_deaths(split: L
     await read_through_deaths(split, 60, 300)
 
 
-async def is_archived(live: Live) -> bool:
+async def facts_in_view(live: Live, agent_id: str) -> list[str]:
+    return [
+        fact
+        for row in await fetch(live, _IN_VIEW, agent_id)
+        for fact in re.findall(r"fact-\d+", row["parts"])
+    ]
+
+
+async def no_run_is_open(live: Live) -> bool:
     with contextlib.suppress(OSError, asyncpg.PostgresError):
         return not await fetch(live, _OPEN_RUNS)
     return False
@@ -177,19 +186,20 @@ async def test_voice_agent_archives_each_message_once_through_twelve_deaths(spli
             type=agent_service_pb2.AGENT_TYPE_VOICE_CONVO,
             enable_sleeptime=True,
             without_initial_messages=True,
-            max_message_buffer_length=6,
+            max_message_buffer_length=_MOST_IN_VIEW,
             min_message_buffer_length=3,
         )
         await talk_through_deaths(split, client, agent.id, 12, texts)
         async with asyncio.timeout(150):
-            while not await is_archived(split):
-                await asyncio.sleep(0.2)
+            while True:
+                while not await no_run_is_open(split):
+                    await asyncio.sleep(0.2)
+                if len(await facts_in_view(split, agent.id)) <= _MOST_IN_VIEW:
+                    break
+                # Only the end of a turn starts a run.
+                texts.append(f"fact-{len(texts):03}")
+                await say_all(client, agent.id, texts[-1:])
     passages = "\n".join(row["text"] for row in await fetch(split, _ARCHIVED))
     archived = sorted(re.findall(r"^user: (fact-\d+)", passages, re.MULTILINE))
-    shown = [
-        fact
-        for row in await fetch(split, _IN_VIEW, agent.id)
-        for fact in re.findall(r"fact-\d+", row["parts"])
-    ]
-    assert archived + shown == texts
+    assert archived + await facts_in_view(split, agent.id) == texts
     assert len(archived) > len(texts) // 2

@@ -118,7 +118,8 @@ async def test_acknowledged_messages_are_found_after_a_kill(
             )
             hits = (await messages.SearchMessages(request)).hits
             assert ids_by_text[f"Trip 5 went to {PLACES[5]}."] in [hit.message.id for hit in hits]
-            assert all(hit.relevance.HasField("vector_rank") for hit in hits)
+            # Words alone may find one among thousands of similar texts.
+            assert any(hit.relevance.HasField("vector_rank") for hit in hits)
     await engine.close()
     await factory.close()
     reserved.release()
