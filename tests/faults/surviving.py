@@ -362,8 +362,9 @@ class Load:
         assert texts.count(text) == 1, (text, texts)
 
     async def _find_message(self, query: str, agent_id: str, text: str) -> None:
+        # In a long load many texts differ from this one in a word or two, and some rank before it.
         request = message_pb.SearchMessagesRequest(
-            agent_id=agent_id, query=query, limit=10, roles=[message_pb2.ROLE_USER]
+            agent_id=agent_id, query=query, limit=50, roles=[message_pb2.ROLE_USER]
         )
         answer = await until_answered(
             lambda: self.client.messages.SearchMessages(request, **self.client.call)
