@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[3]
 SUITES = ("plain_turn", "compile_big", "custom_tools")
 TURNS = ("benchmarks", "--quick", *(word for suite in SUITES for word in ("--only", suite)))
 MEMORY = ("benchmarks", "--quick", "--only", "memory_agents")
-SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "--searches=3")
+SCALE = (
+    *("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "--searches=3"),
+    *("--stored-agents=60", "--talking-agents=5"),
+)
 
 
 @pytest.mark.parametrize(
