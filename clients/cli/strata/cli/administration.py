@@ -12,7 +12,7 @@ from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.client import GatewayClient, item_named
 from strata.cli.output import note, print_json, print_listing, when
 from strata.cli.times import parse_end
-from strata.protocol.errors import NotFoundError, Reason
+from strata.protocol.errors import Reason
 from strata.shared.ids import is_id
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name, for people.")]
@@ -58,14 +58,15 @@ async def project_id(client: GatewayClient, name_or_id: str) -> str:
     """
     if is_id(name_or_id, "project"):
         return name_or_id
-    project: pb.Project | None = await item_named(
-        client.admin.ListProjects, pb.ListProjectsRequest(), "projects", name_or_id
+    project: pb.Project = await item_named(
+        client.admin.ListProjects,
+        pb.ListProjectsRequest(),
+        "projects",
+        name_or_id,
+        kind="project",
+        command="strata projects list",
+        reason=Reason.PROJECT_NOT_FOUND,
     )
-    if project is None:
-        raise NotFoundError(
-            f'There is no project "{name_or_id}". List them with: strata projects list',
-            reason=Reason.PROJECT_NOT_FOUND,
-        )
     return project.id
 
 
@@ -77,14 +78,15 @@ async def organization_id(client: GatewayClient, name_or_id: str) -> str:
     """
     if not name_or_id or is_id(name_or_id, "organization"):
         return name_or_id
-    organization: pb.Organization | None = await item_named(
-        client.admin.ListOrganizations, pb.ListOrganizationsRequest(), "organizations", name_or_id
+    organization: pb.Organization = await item_named(
+        client.admin.ListOrganizations,
+        pb.ListOrganizationsRequest(),
+        "organizations",
+        name_or_id,
+        kind="organization",
+        command="strata organizations list",
+        reason=Reason.ORGANIZATION_NOT_FOUND,
     )
-    if organization is None:
-        raise NotFoundError(
-            f'There is no organization "{name_or_id}". List them with: strata organizations list',
-            reason=Reason.ORGANIZATION_NOT_FOUND,
-        )
     return organization.id
 
 

@@ -109,22 +109,37 @@ async def all_of(
 
 
 async def item_named(
-    call: Callable[[Any], Awaitable[ListResponse]], request: Any, items: str, name_or_id: str
+    call: Callable[[Any], Awaitable[ListResponse]],
+    request: Any,
+    items: str,
+    name_or_id: str,
+    *,
+    kind: str,
+    command: str,
+    reason: Reason,
 ) -> Any:
-    """Returns the first item of a list with this name or id; None if there is none.
+    """Returns the first item of a list with this name or id.
 
     Args:
         call: The method of a stub.
         request: The request with its filters; its page fields are set here.
         items: Name of the repeated field, whose messages have ``id`` and ``name``.
         name_or_id: The name or the id.
+        kind: What the items are, for the error.
+        command: The command that lists them, for the error.
+        reason: Reason of the error.
+
+    Raises:
+        NotFoundError: There is none.
     """
     request.page_size = _PAGE_SIZE
     async for page in pages(call, request):
         for item in getattr(page, items):
             if name_or_id in (item.id, item.name):
                 return item
-    return None
+    raise NotFoundError(
+        f'There is no {kind} "{name_or_id}". List them with: {command}', reason=reason
+    )
 
 
 def new_request_id() -> str:

@@ -9,7 +9,7 @@ import typer
 
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.client import GatewayClient, item_named
-from strata.protocol.errors import NotFoundError, Reason
+from strata.protocol.errors import Reason
 
 ArchiveArgument = Annotated[
     str, typer.Argument(metavar="ARCHIVE", help="Name or id of the archive.")
@@ -25,14 +25,15 @@ async def archive_named(client: GatewayClient, name_or_id: str) -> pb.Archive:
     if is_archive_id(name_or_id):
         request = pb.GetArchiveRequest(archive_id=name_or_id)
         return (await client.archives.GetArchive(request)).archive
-    archive: pb.Archive | None = await item_named(
-        client.archives.ListArchives, pb.ListArchivesRequest(), "archives", name_or_id
+    archive: pb.Archive = await item_named(
+        client.archives.ListArchives,
+        pb.ListArchivesRequest(),
+        "archives",
+        name_or_id,
+        kind="archive",
+        command="strata archival archives list",
+        reason=Reason.ARCHIVE_NOT_FOUND,
     )
-    if archive is None:
-        raise NotFoundError(
-            f'There is no archive "{name_or_id}". List them with: strata archival archives list',
-            reason=Reason.ARCHIVE_NOT_FOUND,
-        )
     return archive
 
 

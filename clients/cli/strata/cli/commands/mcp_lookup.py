@@ -8,7 +8,7 @@ import typer
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.client import GatewayClient, item_named
-from strata.protocol.errors import NotFoundError, Reason
+from strata.protocol.errors import Reason
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Name or id of the server.")]
 
@@ -19,12 +19,13 @@ async def server_named(client: GatewayClient, name_or_id: str) -> pb.McpServer:
     Raises:
         NotFoundError: There is none (``MCP_SERVER_NOT_FOUND``).
     """
-    server: pb.McpServer | None = await item_named(
-        client.mcp.ListMcpServers, pb.ListMcpServersRequest(), "servers", name_or_id
+    server: pb.McpServer = await item_named(
+        client.mcp.ListMcpServers,
+        pb.ListMcpServersRequest(),
+        "servers",
+        name_or_id,
+        kind="MCP server",
+        command="strata mcp servers list",
+        reason=Reason.MCP_SERVER_NOT_FOUND,
     )
-    if server is None:
-        raise NotFoundError(
-            f'There is no MCP server "{name_or_id}". List them with: strata mcp servers list',
-            reason=Reason.MCP_SERVER_NOT_FOUND,
-        )
     return server

@@ -25,14 +25,15 @@ async def folder_named(client: GatewayClient, name_or_id: str) -> pb.Folder:
     Raises:
         NotFoundError: There is none (``FILE_NOT_FOUND``).
     """
-    folder: pb.Folder | None = await item_named(
-        client.files.ListFolders, pb.ListFoldersRequest(), "folders", name_or_id
+    folder: pb.Folder = await item_named(
+        client.files.ListFolders,
+        pb.ListFoldersRequest(),
+        "folders",
+        name_or_id,
+        kind="folder",
+        command="strata folders list",
+        reason=Reason.FILE_NOT_FOUND,
     )
-    if folder is None:
-        raise NotFoundError(
-            f'There is no folder "{name_or_id}". List them with: strata folders list',
-            reason=Reason.FILE_NOT_FOUND,
-        )
     return folder
 
 
