@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -233,6 +234,21 @@ async def test_a_quoted_phrase_is_a_condition(finder: Finder) -> None:
     await finder.index_all()
     assert await finder.ids('the "blue house"') == [phrase.id]
     assert phrase.id not in await finder.ids("house -station")
+
+
+async def test_an_identifier_distinguishes_long_messages_that_are_alike(finder: Finder) -> None:
+    """Each message has words of its own, so that the vectors of some are nearer to the question."""
+    drawn = random.Random(7)
+    topics = ("volcano", "pirate", "orchard", "cricket", "comet", "desert", "umbrella", "rainbow")
+    said = []
+    for number in range(40):
+        details = " ".join(drawn.choices(drawn.sample(topics, 3), k=70))
+        statement = f"Order k{number:05}q: the lantern is kept in the harbour."
+        said.append(await finder.writer.say(f"{statement} {details}"))
+    await finder.index_all()
+    for number in (0, 1, 20, 39):
+        answer = await finder.ask(f"Order k{number:05}q: the lantern is kept in the harbour.")
+        assert answer.hits[0].item.id == said[number].id
 
 
 async def test_the_name_of_the_speaker_is_searched(finder: Finder) -> None:

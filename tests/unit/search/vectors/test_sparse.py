@@ -137,3 +137,15 @@ def test_frequent_words_count_more_and_long_texts_count_less() -> None:
 
     assert weight("zebra zebra house") > weight("zebra house street")
     assert weight("zebra house") > weight("zebra " + "house street lamp " * 100)
+
+
+@pytest.mark.parametrize("word", ["ORD-77812", "c00064q", "0x7f3a", "ERR_4041", "AB12", "18456"])
+def test_an_identifier_weighs_more_than_other_words(word: str) -> None:
+    weights = ENCODER.query(f"Where did we discuss {word} yesterday?").values
+    assert max(weights) > min(weights)
+
+
+@pytest.mark.parametrize("word", ["2026", "21st", "10am", "250g", "100km", "12", "room7", "1999"])
+def test_years_ordinals_times_and_units_weigh_as_other_words(word: str) -> None:
+    weights = ENCODER.query(f"Where did we discuss {word} yesterday?").values
+    assert max(weights) == min(weights)

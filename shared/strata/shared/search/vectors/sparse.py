@@ -8,7 +8,11 @@ differently in a sentence and in a query.
 A document is stemmed in the language of its stop words, in English if that is not clear. A query
 has the English stems of its words and those of the languages that it fits best, or of all languages
 if it has no stop word. So it meets documents of its own language and those without a clear one.
+Identifiers of a query, such as the number of an order, weigh more than its other words.
 """
+
+import re
+from collections.abc import Iterable, Iterator
 
 from strata.shared.search.folded_text import compatible
 from strata.shared.search.languages import (
@@ -21,6 +25,16 @@ from strata.shared.search.languages import (
 )
 from strata.shared.search.unspaced_scripts import UNSPACED
 from strata.shared.search.vectors.index import SparseVector
+
+
+# A word of at least four characters with two digits, but no year and no number with a short unit
+# ("2026", "21st", "10am", "25km").
+_IDENTIFIER = re.compile(
+    r"(?<![^\W_])(?!(?:19|20)\d\d(?![^\W_]))(?!\d+[^\W\d_]{1,2}(?![^\W_]))(?=[^\W_]*\d[^\W_]*\d)[^\W_]{4,}"
+)
+# With 1, a quoted message of 90 words ranked 12th among 130 that differed in the identifier only;
+# the benchmark of retrieval has the same figures with 1 and 6.
+_IDENTIFIER_WEIGHT = 6.0
 
 
 class SparseEncoder:
@@ -41,12 +55,11 @@ class SparseEncoder:
             # A word is a stop word of one language, and the other one of another ("M:SI").
             content = clean
         terms = _in_pairs(content, single_characters=False)
-        indices = {
-            index: 1.0
-            for language in {DEFAULT_LANGUAGE, *(languages_of(clean) or LANGUAGES)}
-            for index in ENCODERS[language].embed_query(terms).indices
-        }
-        return SparseVector(tuple(indices), tuple(indices.values()))
+        languages = {DEFAULT_LANGUAGE, *(languages_of(clean) or LANGUAGES)}
+        weights = dict.fromkeys(_term_indices(terms, languages), 1.0)
+        identifiers = " ".join(_IDENTIFIER.findall(clean))
+        weights |= dict.fromkeys(_term_indices(identifiers, languages), _IDENTIFIER_WEIGHT)
+        return SparseVector(tuple(weights), tuple(weights.values()))
 
 
 def unspaced_pairs(text: str) -> list[str]:
@@ -60,6 +73,11 @@ def unspaced_pairs(text: str) -> list[str]:
             run[place : place + 2] for run in runs for place in range(max(1, len(run) - 1))
         )
     )
+
+
+def _term_indices(terms: str, languages: Iterable[str]) -> Iterator[int]:
+    for language in languages:
+        yield from ENCODERS[language].embed_query(terms).indices
 
 
 def _normalized(text: str) -> str:
