@@ -1,7 +1,8 @@
 # Two commands set everything up: `make run` and `make test`.
 SHELL := /bin/bash
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
-	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
+# The versions for which all dependencies have wheels.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -23,9 +24,14 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
 
-# The project brings its own uv, so that a machine needs nothing but Python.
+# The project brings its own uv, so that a machine needs nothing but Python. Where Python is too new or too
+# old, uv finds or fetches another version.
 $(READY): requirements.lock pyproject.toml clients/python/pyproject.toml
-	@test -n "$(PYTHON)" || { echo "Strata needs Python 3.11, 3.12 or 3.13 on the PATH."; exit 1; }
+	@test -n "$(PYTHON)" -o -x $(BIN)/python || { \
+		echo "Strata needs Python 3.11, 3.12, 3.13 or 3.14; uv looks for one, or fetches it."; \
+		python3 -m venv .make/uv && .make/uv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1' \
+		&& .make/uv/bin/uv venv --quiet --seed --python '>=3.11,<3.15' $(VENV) \
+		|| { echo "There is none. Install one of these versions, and put it on the PATH."; exit 1; }; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock

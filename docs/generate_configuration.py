@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import re
 import typing
 from collections.abc import Iterator
@@ -174,9 +175,8 @@ def _shown(value: object) -> str:
 
 def _attributes(cls: type[BaseModel]) -> dict[str, str]:
     """Descriptions from the docstring, for fields without one of their own."""
-    _, _, section = (cls.__doc__ or "").partition("Attributes:\n")
-    body = re.sub(r"^    ", "", section, flags=re.MULTILINE)
-    return {match["name"]: " ".join(match["text"].split()) for match in _ATTRIBUTE.finditer(body)}
+    _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
+    return {match["name"]: " ".join(match["text"].split()) for match in _ATTRIBUTE.finditer(section)}
 
 
 def _table(rows: typing.Iterable[Row], first: str = "variable") -> str:
@@ -203,7 +203,7 @@ def _title(cls: type[BaseSettings]) -> str:
 
 
 def _first_sentence(cls: type) -> str:
-    return (cls.__doc__ or "").strip().partition("\n\n")[0].replace("\n    ", " ")
+    return inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -330,10 +330,12 @@ def test_descriptors_of_the_service_are_not_inherited(jail: Worker) -> None:
         open_ones = []
         for n in range(0, 4096):
             try:
-                os.fstat(n)
-                open_ones.append(n)
+                status = os.fstat(n)
             except OSError:
-                pass
+                continue
+            # Some builds of Python keep /dev/urandom open.
+            if status.st_rdev != os.makedev(1, 9):
+                open_ones.append(n)
         return open_ones
     """
     # Nothing to read, two outputs, and the socket of its own call.

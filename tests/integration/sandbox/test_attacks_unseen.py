@@ -182,7 +182,8 @@ def test_the_parent_process_of_the_call_has_no_secret(jail: Worker) -> None:
             texts.append(repr(frame.f_locals))
             frame = frame.f_back
         texts += [o if isinstance(o, str) else o.decode("latin-1") for o in gc.get_objects() if isinstance(o, (str, bytes))]
-        open_now = [n for n in range(256) if attempt(lambda: os.fstat(n))[0] == "got"]
+        # Some builds of Python keep /dev/urandom open.
+        open_now = [n for n in range(256) if attempt(lambda: 1 / (os.fstat(n).st_rdev != os.makedev(1, 9)))[0] == "got"]
         # What the service was started with, and what another call had, put together here.
         return {"service": any("hun" + "ter2" in t for t in texts), "other": any("of-another" + "-call" in t for t in texts), "open": open_now}
     """

@@ -119,6 +119,8 @@ async def test_three_hostile_calls_do_not_affect_two_hundred_concurrent_ones(
         ),
         SandboxRun(
             source="import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.01)",
+            # Enough for the maximum number of processes with any version of Python.
+            limits=Limits(memory_bytes=1 << 30),
         ),
     ]
     good = [

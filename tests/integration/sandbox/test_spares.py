@@ -77,7 +77,12 @@ def status_of(pid: int) -> str:
 
 
 def descriptors(pid: int) -> set[int]:
-    return {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    """Returns the open descriptors; some builds of Python keep /dev/urandom open."""
+    return {
+        int(path.name)
+        for path in Path(f"/proc/{pid}/fd").iterdir()
+        if path.readlink() != Path("/dev/urandom")
+    }
 
 
 def namespaces(pid: int) -> set[str]:

@@ -36,6 +36,10 @@ class SourceStatement:
         return isinstance(self.node, ast.Import | ast.ImportFrom)
 
 
+# Python 3.14 adds it to a scope that has annotations within `if`, `for`, `with` or `try`.
+_COMPILER_NAMES = frozenset({"__conditional_annotations__"})
+
+
 @dataclass(slots=True)
 class _Names:
     binds: set[str] = field(default_factory=set)
@@ -52,7 +56,7 @@ def read_statement(node: ast.stmt) -> SourceStatement:
     # Without the module's __future__ imports, so that the names of annotations count as used.
     table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
     names = _Names()
-    for symbol in table.get_symbols():
+    for symbol in _written_symbols(table):
         if symbol.is_assigned() or symbol.is_imported():
             names.binds.add(symbol.get_name())
         if symbol.is_referenced():
@@ -71,10 +75,7 @@ def read_statement(node: ast.stmt) -> SourceStatement:
 
 
 def _read_scope(table: symtable.SymbolTable, names: _Names) -> None:
-    for symbol in table.get_symbols():
-        if not symbol.get_name().isidentifier():
-            # Names that the compiler creates.
-            continue
+    for symbol in _written_symbols(table):
         if symbol.is_global():
             names.uses.add(symbol.get_name())
         elif table.get_type() == "class" and symbol.is_referenced():
@@ -82,6 +83,15 @@ def _read_scope(table: symtable.SymbolTable, names: _Names) -> None:
             names.may_use.add(symbol.get_name())
     for child in table.get_children():
         _read_scope(child, names)
+
+
+def _written_symbols(table: symtable.SymbolTable) -> list[symtable.Symbol]:
+    """Returns the symbols of a scope without those that the compiler creates."""
+    return [
+        symbol
+        for symbol in table.get_symbols()
+        if symbol.get_name().isidentifier() and symbol.get_name() not in _COMPILER_NAMES
+    ]
 
 
 def _own_targets(node: ast.stmt) -> set[str]:
