@@ -26,7 +26,6 @@ from strata.shared.search.languages import (
 from strata.shared.search.unspaced_scripts import UNSPACED
 from strata.shared.search.vectors.index import SparseVector
 
-
 # A word of at least four characters with two digits, but no year and no number with a short unit
 # ("2026", "21st", "10am", "25km").
 _IDENTIFIER = re.compile(
