@@ -176,7 +176,8 @@ def _shown(value: object) -> str:
 def _attributes(cls: type[BaseModel]) -> dict[str, str]:
     """Descriptions from the docstring, for fields without one of their own."""
     _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
-    return {match["name"]: " ".join(match["text"].split()) for match in _ATTRIBUTE.finditer(section)}
+    matches = _ATTRIBUTE.finditer(section)
+    return {match["name"]: " ".join(match["text"].split()) for match in matches}
 
 
 def _table(rows: typing.Iterable[Row], first: str = "variable") -> str:
