@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from gates import gate, waiting_sessions
-from strata.protocol.errors import NotFoundError, Reason
+from strata.protocol.errors import NotFoundError, Reason, ResourceExhaustedError
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.tool_execution.domain.mcp import (
+    MAX_SERVERS,
     CompletedSignIn,
     McpServer,
     OAuthClient,
@@ -28,8 +29,10 @@ URL = "https://server.example/mcp"
 SIGNED = CompletedSignIn("key-1", datetime(2026, 1, 1, tzinfo=UTC), "https://issuer.example")
 
 
-async def added(store: PostgresMcpStore, oauth: OAuthClient | None = None) -> McpServer:
-    made = McpServer(new_id("mcp_server"), "vault", Transport.STREAMABLE_HTTP, url=URL, oauth=oauth)
+async def added(
+    store: PostgresMcpStore, oauth: OAuthClient | None = None, *, name: str = "vault"
+) -> McpServer:
+    made = McpServer(new_id("mcp_server"), name, Transport.STREAMABLE_HTTP, url=URL, oauth=oauth)
     return await store.add(made, RequestKey())
 
 
@@ -74,3 +77,17 @@ async def test_a_change_of_the_url_deletes_the_tokens_of_a_sign_in_that_ends_mea
     await signing_in
     await changing
     assert await sign_ins.get(server.id) is None
+
+
+async def test_concurrent_additions_do_not_exceed_the_maximum(
+    database: Database, urls: Any
+) -> None:
+    store = PostgresMcpStore(database)
+    for number in range(MAX_SERVERS - 1):
+        await added(store, name=f"server_{number}")
+    async with gate(urls.admin_url, "tool_execution.mcp_servers", "INSERT", "true") as connection:
+        additions = [asyncio.create_task(added(store, name=name)) for name in ("one", "two")]
+        await waiting_sessions(connection, 2)
+    outcomes = await asyncio.gather(*additions, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes].count(ResourceExhaustedError) == 1
+    assert len(await store.page("", 2 * MAX_SERVERS)) == MAX_SERVERS

@@ -62,6 +62,7 @@ class PostgresMcpStore:
                 before = await REQUESTS.claim(connection, request)
                 if before is not None:
                     return await _server(connection, before)
+                await connection.execute(sql.LOCK_ADDITIONS, {"project": project})
                 count = await connection.execute(sql.COUNT, {"project": project})
                 if count.scalar_one() >= MAX_SERVERS:
                     raise ResourceExhaustedError(

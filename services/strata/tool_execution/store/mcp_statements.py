@@ -29,6 +29,10 @@ _SIGN_IN = """
 """
 _OF = "WHERE project_id = :project AND id = :id"
 
+# Serializes additions to a project, so that no two of them count the same servers.
+LOCK_ADDITIONS = text(
+    "SELECT pg_advisory_xact_lock(hashtextextended('MCP servers ' || :project, 0))"
+)
 COUNT = text("SELECT count(*) FROM tool_execution.mcp_servers WHERE project_id = :project")
 INSERT = text(
     f"""
