@@ -116,7 +116,8 @@ def visit(url: str) -> tuple[int, str]:
         with urllib.request.urlopen(url, timeout=30) as page:
             return page.status, page.read().decode()
     except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
+        with refused:
+            return refused.code, refused.read().decode()
 
 
 async def test_sign_in_with_a_browser_completes_at_the_redirect(

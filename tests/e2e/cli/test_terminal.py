@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import readline
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ from strata.protocol.errors import FailedPreconditionError, Reason
 CTRL_C, CTRL_D = "\x03", "\x04"
 # What a terminal puts around a paste while a program has bracketed paste switched on.
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+
+LIBEDIT = "libedit" in (readline.__doc__ or "")
 
 
 def kept_in(folder: Path) -> list[Path]:
@@ -137,6 +140,7 @@ async def test_agent_is_created_after_confirmation(
     assert [agent.name for agent in gateway.agents.agents] == ["ann", "newcomer"]
 
 
+@pytest.mark.skipif(LIBEDIT, reason="this Python has libedit, which drops such bytes")
 async def test_line_that_is_not_utf_8_does_not_end_the_chat(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
@@ -165,6 +169,7 @@ async def test_line_that_ends_in_a_backslash_continues_on_the_next_line(
     assert request.messages[0].parts[0].text.text == "one\ntwo"
 
 
+@pytest.mark.skipif(LIBEDIT, reason="this Python has libedit, which has no bracketed paste")
 async def test_lines_that_are_pasted_are_one_message(
     gateway: ScriptedGateway, place: Mapping[str, str]
 ) -> None:
@@ -180,6 +185,26 @@ async def test_lines_that_are_pasted_are_one_message(
         assert await program.ends() == 0
     [request] = gateway.runs.sent
     assert request.messages[0].parts[0].text.text == "Look: one\n\ttwo\n\nthree\n Thanks."
+
+
+async def test_lines_that_are_pasted_without_bracketed_paste_are_one_message(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    # A terminal of this type has no bracketed paste.
+    async with on_terminal("chat", "ann", environment={**place, "TERM": "dumb"}) as program:
+        await program.shows("you>")
+        program.type("Look: one\ntwo\n\nthree")
+        await program.shows("three")
+        assert gateway.runs.sent == []
+        program.type(" Thanks.\r")
+        await program.shows("Hello!")
+        await program.shows("you>", times=2)
+        program.type("Bye.\r")
+        await program.shows("you>", times=3)
+        program.type(CTRL_D)
+        assert await program.ends() == 0
+    texts = [request.messages[0].parts[0].text.text for request in gateway.runs.sent]
+    assert texts == ["Look: one\ntwo\n\nthree Thanks.", "Bye."]
 
 
 async def test_ctrl_c_cancels_the_run_and_not_the_program(

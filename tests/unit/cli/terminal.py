@@ -86,6 +86,8 @@ class Terminal:
                 del self._rows[self._row][start:]
             case "C":
                 self._column += int(parameter or 1)
+            case "G":
+                self._column = int(parameter or 1) - 1
             case "m":
                 pass
             case _:

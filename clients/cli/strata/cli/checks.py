@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from strata.cli.client import GatewayClient
     from strata.client.data_folder import DataFolderReader
 
-_PYTHON = ((3, 11), (3, 14))
+_PYTHON = ((3, 11), (3, 15))
 _GB = 1_000_000_000
 _NEEDED_BYTES = _GB // 2
 _COMFORTABLE_BYTES = 3 * _GB
@@ -70,7 +70,9 @@ def python_version() -> DoctorFinding:
     release = ".".join(map(str, sys.version_info[:3]))
     if _PYTHON[0] <= sys.version_info[:2] < _PYTHON[1]:
         return DoctorFinding("python", CheckVerdict.OK, release)
-    return DoctorFinding("python", CheckVerdict.FAIL, release, "Use Python 3.11, 3.12 or 3.13.")
+    return DoctorFinding(
+        "python", CheckVerdict.FAIL, release, "Use Python 3.11, 3.12, 3.13 or 3.14."
+    )
 
 
 def postgres() -> DoctorFinding:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import select
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 
+from strata.cli.output import console
+
 PROMPT = "you> "
 CONTINUED = "...> "
+
+_PASTE_PAUSE_S = 0.02
+"""Longest pause between two lines that are pasted into a terminal without bracketed paste."""
 
 
 @contextlib.contextmanager
@@ -30,8 +36,9 @@ def read_message() -> str | None:
     """Returns the next message from standard input; None at its end.
 
     On a terminal there is a prompt with line editing and history; Ctrl-C drops the message. A line
-    that ends in a backslash continues on the next line. Without a terminal each line is a message.
-    It blocks the event loop, where nothing else runs while the person types.
+    that ends in a backslash continues on the next line, and lines that are pasted together are one
+    message. Without a terminal each line is a message. It blocks the event loop, where nothing else
+    runs while the person types.
     """
     if not sys.stdin.isatty():
         line = sys.stdin.readline()
@@ -52,10 +59,28 @@ def read_message() -> str | None:
 
 def _typed() -> str:
     lines = [input(PROMPT)]
-    while lines[-1].endswith("\\"):
-        lines[-1] = lines[-1][:-1]
+    while lines[-1].endswith("\\") or _is_within_paste():
+        lines[-1] = lines[-1].removesuffix("\\")
         lines.append(input(CONTINUED))
     return "\n".join(lines)
+
+
+def _is_within_paste() -> bool:
+    """Whether another line follows at once, if the terminal does not mark where pastes begin."""
+    if _has_bracketed_paste():
+        return False
+    ready, _, _ = select.select([sys.stdin], [], [], _PASTE_PAUSE_S)
+    return bool(ready)
+
+
+def _has_bracketed_paste() -> bool:
+    """Whether a pasted line break does not end the line: only with GNU Readline.
+
+    Some builds of Python have `libedit` in its place, those that `uv` installs among them.
+    """
+    library = sys.modules.get("readline")
+    uses_readline = library is not None and "libedit" not in (library.__doc__ or "")
+    return uses_readline and not console().is_dumb_terminal
 
 
 def is_interactive() -> bool:
