@@ -1,4 +1,4 @@
-"""Every command line in the README and the guides is valid."""
+"""Every command line in the documents is valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ import pytest
 from strata.cli.main import ENTRIES, _load
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs" / "guides").glob("*.md")])
+PAGES = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "clients").glob("*/README.md"),
+    ]
+)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`(strata [^`]+)`")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=.*")
@@ -102,6 +108,6 @@ def test_a_mentioned_command_exists_with_its_options(text: str) -> None:
             assert word.partition("=")[0] in known, word
 
 
-def test_the_guides_print_commands() -> None:
+def test_the_documents_print_commands() -> None:
     assert len(PRINTED) > 80
     assert len(MENTIONED) > 40
