@@ -5,6 +5,9 @@
 ``create`` and not ``apply``: a second run makes other passwords and another pepper, and the
 pepper is what the hashes of the API keys depend on.
 
+With ``--backup`` the pepper and the master keys are those of a backup of a data folder, so that the
+API keys and the stored secrets of its database stay valid.
+
 With ``--folder`` it writes them as files instead, one folder per container, for Docker Compose.
 There a second run changes nothing.
 """
@@ -17,6 +20,7 @@ import os
 import secrets
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -28,6 +32,12 @@ _SERVICES = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool
 # The services that search in Qdrant.
 _SEARCHING = ("recall", "archival")
 _ENVIRONMENT = "environment"
+# Files of a backup's folder ``secrets``: what the rows of its database depend on.
+_PEPPER = "key-pepper"
+_GATEWAY_MASTER_KEYS = "gateway-master-key"
+_MODEL_MASTER_KEYS = "master-key"
+_TOOL_MASTER_KEYS = "tool-master-key"
+_KEPT = (_PEPPER, _GATEWAY_MASTER_KEYS, _MODEL_MASTER_KEYS, _TOOL_MASTER_KEYS)
 
 
 def secret_objects(
@@ -38,6 +48,7 @@ def secret_objects(
     admin_user: str = "postgres",
     admin_password: str = "",
     qdrant_api_key: str = "",
+    kept: Mapping[str, str] | None = None,
 ) -> list[dict[str, object]]:
     """Returns the Secrets.
 
@@ -48,7 +59,11 @@ def secret_objects(
         admin_user: A superuser, or a role that may make roles, schemas and extensions.
         admin_password: Its password; empty for a new one, which a new server then takes.
         qdrant_api_key: The key of the Qdrant that is used; empty for a new one.
+        kept: What `kept_secrets` returned, for the database of a backup; by default new ones.
     """
+    if kept is None:
+        kept = {_PEPPER: secrets.token_urlsafe(32)}
+        kept |= {name: generate_master_key() for name in _KEPT if name != _PEPPER}
     private_key, public_key = generate_key_pair()
     worker_private_key, worker_public_key = generate_key_pair()
     admin_password = admin_password or secrets.token_urlsafe(32)
@@ -60,8 +75,8 @@ def secret_objects(
         # The master key encrypts the secrets of webhooks.
         "strata-gateway-keys": {
             "private.pem": private_key,
-            "pepper": secrets.token_urlsafe(32),
-            "master.keys": generate_master_key(),
+            "pepper": kept[_PEPPER],
+            "master.keys": kept[_GATEWAY_MASTER_KEYS],
         },
         "strata-token-keys": {"public.pem": public_key},
         # The worker of core memory signs for itself; archival alone trusts it, for its index of
@@ -69,11 +84,14 @@ def secret_objects(
         "strata-core-memory-keys": {"public.pem": public_key, "worker.pem": worker_private_key},
         "strata-archival-keys": {"public.pem": public_key, "file-worker.pem": worker_public_key},
         # Encrypts stored model keys, which cannot be read without it.
-        "strata-agent-loop-keys": {"public.pem": public_key, "master.keys": generate_master_key()},
+        "strata-agent-loop-keys": {
+            "public.pem": public_key,
+            "master.keys": kept[_MODEL_MASTER_KEYS],
+        },
         # The same for the secrets of tools.
         "strata-tool-execution-keys": {
             "public.pem": public_key,
-            "master.keys": generate_master_key(),
+            "master.keys": kept[_TOOL_MASTER_KEYS],
         },
         "strata-migrate": {"admin-url": url(admin_user, admin_password)},
         "strata-postgres": {"password": admin_password},
@@ -86,6 +104,26 @@ def secret_objects(
             "worker-url": url(roles.worker, secrets.token_urlsafe(32)),
         }
     return [_secret(name, namespace, values[name]) for name in sorted(values)]
+
+
+def kept_secrets(backup: Path) -> dict[str, str]:
+    """Returns the pepper and the master keys of a backup, by the names of their files.
+
+    Args:
+        backup: A folder that ``strata backup`` made.
+
+    Raises:
+        FileNotFoundError: The folder lacks some of them; the message names them.
+    """
+    paths = {name: backup / "secrets" / name for name in _KEPT}
+    missing = [str(path) for path in paths.values() if not path.is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"These files are missing: {', '.join(missing)}. --backup expects a folder made by"
+            " `strata backup`. If an earlier release made it, restore it, start it once with"
+            " `strata up`, and make a new backup."
+        )
+    return {name: path.read_text(encoding="utf-8").strip() for name, path in paths.items()}
 
 
 def _secret(name: str, namespace: str, values: dict[str, str]) -> dict[str, object]:
@@ -200,7 +238,14 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="write files into a folder per container, unless they are there"
     )
+    parser.add_argument(
+        "--backup", type=Path, metavar="FOLDER", help="backup whose keys stay valid"
+    )
     arguments = parser.parse_args()
+    try:
+        kept = kept_secrets(arguments.backup) if arguments.backup is not None else None
+    except FileNotFoundError as error:
+        parser.exit(1, f"{error}\n")
     objects = secret_objects(
         namespace=arguments.namespace,
         postgres=arguments.postgres,
@@ -208,6 +253,7 @@ def main() -> None:
         admin_user=arguments.admin_user,
         admin_password=_content(arguments.admin_password_file),
         qdrant_api_key=_content(arguments.qdrant_api_key_file),
+        kept=kept,
     )
     if arguments.folder is not None:
         try:

@@ -11,7 +11,7 @@ from unit.k8s.manifests import K8S
 _SCRIPT = runpy.run_path(str(K8S / "generate_secrets.py"))
 
 
-def secret_objects(**options: str) -> list[dict[str, Any]]:
+def secret_objects(**options: Any) -> list[dict[str, Any]]:
     """See the script."""
     made: list[dict[str, Any]] = _SCRIPT["secret_objects"](**options)
     return made
@@ -27,3 +27,9 @@ def write_files(folder: Path, files: dict[str, dict[str, str]]) -> bool:
     """See the script."""
     written: bool = _SCRIPT["write_files"](folder, files)
     return written
+
+
+def kept_secrets(backup: Path) -> dict[str, str]:
+    """See the script."""
+    kept: dict[str, str] = _SCRIPT["kept_secrets"](backup)
+    return kept
