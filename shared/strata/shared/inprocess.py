@@ -71,7 +71,7 @@ class InProcessServer:
                 RpcOutcome(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", local=True)
             )
         else:
-            task = rpc.start(self._table.endpoint(_Details(path, metadata)))
+            task = rpc.start(self._table.wrapped_method(_Details(path, metadata)))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         return rpc

@@ -19,7 +19,7 @@ import grpc.aio
 
 from strata.protocol.errors import Reason, UnavailableError
 from strata.protocol.status import to_status
-from strata.shared.interceptors.pipeline import Endpoint
+from strata.shared.interceptors.pipeline import WrappedMethod
 
 RawMetadata = tuple[tuple[str, str | bytes], ...]
 
@@ -152,9 +152,9 @@ class Rpc:
             self.deadline = loop.time() + timeout
             self._timer = loop.call_at(self.deadline, self._expire)
 
-    def start(self, endpoint: Endpoint) -> asyncio.Task[None]:
+    def start(self, wrapped: WrappedMethod) -> asyncio.Task[None]:
         """Starts the handler in a task with an empty context."""
-        self._task = self.loop.create_task(self._serve(endpoint), context=contextvars.Context())
+        self._task = self.loop.create_task(self._serve(wrapped), context=contextvars.Context())
         return self._task
 
     def finish(self, outcome: RpcOutcome) -> bool:
@@ -227,17 +227,17 @@ class Rpc:
             self._task.cancel()
         return ended
 
-    async def _serve(self, endpoint: Endpoint) -> None:
+    async def _serve(self, wrapped: WrappedMethod) -> None:
         context = InProcessContext(self)
         try:
             request: Any = _RequestIterator(self)
-            if not endpoint.method.shape.request_streaming:
+            if not wrapped.method.shape.request_streaming:
                 request = await self.requests.get()
                 if request is None:
                     self.finish(RpcOutcome(grpc.StatusCode.INTERNAL, "The request is missing."))
                     return
-            response = await endpoint.handle(request, context)
-            if not endpoint.method.shape.response_streaming:
+            response = await wrapped.handle(request, context)
+            if not wrapped.method.shape.response_streaming:
                 self.responses.put_nowait(response)
             self.finish(context.outcome())
         except grpc.aio.AbortError:

@@ -45,8 +45,8 @@ def projects_in_turn(table: str, waiting: str) -> str:
     )"""
 
 
-class Turns:
-    """The position of the round-robin in this process; replicas have independent positions."""
+class ProjectRoundRobin:
+    """Serves projects in turn from a position in this process; each replica has its own."""
 
     def __init__(self) -> None:
         self._after = ""
@@ -78,10 +78,10 @@ class PendingBatch:
 
 
 class PendingInTurn:
-    """Batches of a queue: rows of several projects, as many of each as fit into the batch.
+    """Selects batches of a queue that contain rows of several projects.
 
-    A batch takes the oldest and the newest rows of a project: new rows do not wait behind the
-    project's own backlog, and the backlog still makes progress.
+    The projects share a batch equally. It takes the oldest and the newest rows of a project: new
+    rows do not wait behind the project's own backlog, and the backlog still makes progress.
 
     Args:
         worker: Sees the queue of every project.
@@ -92,7 +92,7 @@ class PendingInTurn:
 
     def __init__(self, worker: Database, table: str, waiting: str, since: str) -> None:
         self._worker = worker
-        self._turns = Turns()
+        self._round_robin = ProjectRoundRobin()
 
         def end(direction: str, limit: str) -> str:
             return f"""
@@ -121,13 +121,13 @@ class PendingInTurn:
         """)
 
     async def lag(self, most: int) -> tuple[int, float]:
-        """Returns how many rows wait, counting `most` at most, and the seconds of the oldest."""
+        """Returns how many rows wait, at most `most`, and the age of the oldest in seconds."""
         values = {"after": "", "projects": most, "most": most}
         row = (await self._worker.system_query(self._lag, values))[0]
         return row.waiting, max(0.0, float(row.seconds))
 
     async def find(self, limit: int) -> PendingBatch:
-        """Returns the ids of at most that many rows, and passes the turn on."""
+        """Returns the ids of at most `limit` rows, and moves on to the next projects."""
         # Each of them has a row in the batch.
         projects = min(_PROJECTS, max(1, limit // 2))
 
@@ -151,4 +151,4 @@ class PendingInTurn:
             has_more = bool(after or last) or len(rows) >= max(1, limit // 2)
             return PendingBatch(pending, has_more), last
 
-        return await self._turns.take(look) or PendingBatch({}, has_more=False)
+        return await self._round_robin.take(look) or PendingBatch({}, has_more=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from strata.shared.project_turns import Turns
+from strata.shared.project_turns import ProjectRoundRobin
 
 
 async def test_caller_finds_work_although_another_one_moved_the_position_meanwhile() -> None:
-    turns = Turns()
+    round_robin = ProjectRoundRobin()
 
     async def take_one(after: str) -> tuple[str | None, str]:
         """Finds work of the only project with work, ``b``, unless the search begins after it."""
@@ -18,8 +18,8 @@ async def test_caller_finds_work_although_another_one_moved_the_position_meanwhi
     async def take_all(after: str) -> tuple[str | None, str]:
         return "all work", ""
 
-    assert await turns.take(take_one) == "work of b"
-    overtaken = asyncio.create_task(turns.take(take_one))
+    assert await round_robin.take(take_one) == "work of b"
+    overtaken = asyncio.create_task(round_robin.take(take_one))
     await asyncio.sleep(0)
-    await turns.take(take_all)
+    await round_robin.take(take_all)
     assert await overtaken == "work of b"

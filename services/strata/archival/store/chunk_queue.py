@@ -11,7 +11,7 @@ from sqlalchemy import text
 from strata.archival.domain.chunks import ChunkBatch, QueuedSet, SetState
 from strata.archival.store.rows import chunk_columns, to_chunk
 from strata.shared.db import Database
-from strata.shared.project_turns import Turns, projects_in_turn
+from strata.shared.project_turns import ProjectRoundRobin, projects_in_turn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 from strata.shared.waiting_work import any_row_sql
 
@@ -110,7 +110,7 @@ class ChunkQueue:
         self._database = database
         self._worker = worker
         self._abandoned = abandoned_after
-        self._turns = Turns()
+        self._round_robin = ProjectRoundRobin()
 
     @asynccontextmanager
     async def claim(self) -> AsyncIterator[QueuedSet | None]:
@@ -132,7 +132,7 @@ class ChunkQueue:
                     return None, ""
                 return QueuedSet(row.project_id, row.id, SetState(row.state)), row.project_id
 
-            yield await self._turns.take(look)
+            yield await self._round_robin.take(look)
 
     async def next(self, queued: QueuedSet, limit: int) -> ChunkBatch | None:
         """Returns the next chunks to index; None if there are no more."""

@@ -113,8 +113,8 @@ class ServerInterceptor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A method ready to be called with bytes."""
+class WrappedMethod:
+    """A method with the interceptors around it, ready to be called with bytes."""
 
     method: ServedMethod
     handle: Handle
@@ -139,7 +139,7 @@ class MethodTable(grpc.GenericRpcHandler):
         self._interceptors = tuple(interceptors)
         self._limit = max_message_bytes
         self._generic: list[grpc.GenericRpcHandler] = []
-        self._endpoints: dict[str, tuple[object, Endpoint]] = {}
+        self._wrapped_methods: dict[str, tuple[object, WrappedMethod]] = {}
         self._running: dict[asyncio.Task[Any], ServerCall] = {}
         self._stopped = False
 
@@ -173,26 +173,26 @@ class MethodTable(grpc.GenericRpcHandler):
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """Returns the handler of a method, for gRPC; unknown methods get UNIMPLEMENTED."""
-        return self.endpoint(handler_call_details).rpc_handler
+        return self.wrapped_method(handler_call_details).rpc_handler
 
-    def endpoint(self, details: grpc.HandlerCallDetails) -> Endpoint:
-        """Returns the endpoint of a method, known or not."""
+    def wrapped_method(self, details: grpc.HandlerCallDetails) -> WrappedMethod:
+        """Returns a method with its interceptors, known or not."""
         raw: grpc.RpcMethodHandler[Any, Any] | None = None
         for generic in self._generic:
             raw = generic.service(details)
             if raw is not None:
                 break
         path = details.method
-        cached = self._endpoints.get(path)
+        cached = self._wrapped_methods.get(path)
         if cached is not None and cached[0] is raw:
             return cached[1]
-        endpoint = self._build(path, raw)
+        wrapped = self._build(path, raw)
         # Clients can call any path, so the size of the cache is bounded.
-        if len(self._endpoints) < _CACHED_METHODS:
-            self._endpoints[path] = (raw, endpoint)
-        return endpoint
+        if len(self._wrapped_methods) < _CACHED_METHODS:
+            self._wrapped_methods[path] = (raw, wrapped)
+        return wrapped
 
-    def _build(self, path: str, raw: grpc.RpcMethodHandler[Any, Any] | None) -> Endpoint:
+    def _build(self, path: str, raw: grpc.RpcMethodHandler[Any, Any] | None) -> WrappedMethod:
         service = path.rpartition("/")[0].lstrip("/")
         if raw is None:
             method = ServedMethod(path, service, RpcShape(True, True), known=False)
@@ -216,7 +216,7 @@ class MethodTable(grpc.GenericRpcHandler):
             finally:
                 del self._running[task]
 
-        return Endpoint(method, handle, rpc_handler(method.shape, handle))
+        return WrappedMethod(method, handle, rpc_handler(method.shape, handle))
 
 
 def rpc_handler(shape: RpcShape, handle: Handle) -> grpc.RpcMethodHandler[Any, Any]:

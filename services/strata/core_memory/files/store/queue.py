@@ -16,7 +16,7 @@ from sqlalchemy import TextClause, text
 
 from strata.core_memory.files.domain.ports import IndexProgress
 from strata.shared.db import Database
-from strata.shared.project_turns import Turns, projects_in_turn
+from strata.shared.project_turns import ProjectRoundRobin, projects_in_turn
 from strata.shared.waiting_work import WaitingWork, any_row_sql
 
 # Number of candidates per claim: rows that other replicas have locked are skipped.
@@ -270,7 +270,7 @@ class FileQueue:
     def __init__(self, database: Database, worker: Database) -> None:
         self._database = database
         self._worker = worker
-        self._contents, self._files = Turns(), Turns()
+        self._contents, self._files = ProjectRoundRobin(), ProjectRoundRobin()
         self._waiting_work = WaitingWork(
             worker,
             {
@@ -402,13 +402,13 @@ class FileQueue:
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ABANDONED, {"age": age})).rowcount)
 
-    async def _claim(self, statement: TextClause, turns: Turns, lease: float) -> Any:
+    async def _claim(self, statement: TextClause, projects: ProjectRoundRobin, lease: float) -> Any:
         async def look(after: str) -> tuple[Any, str]:
             bound = {"lease": lease, "after": after, "projects": _TRIES, "tries": _TRIES}
             row = (await self._worker.system_execute(statement, bound)).first()
             return row, row.project_id if row else ""
 
-        return await turns.take(look)
+        return await projects.take(look)
 
     async def _change(self, project_id: str, statement: Any, **bound: Any) -> bool:
         async with self._database.transaction(project_id=project_id) as connection:
