@@ -20,7 +20,11 @@ from strata.shared.waiting_work import WaitingWork
 
 
 class DueKind(StrEnum):
-    """A kind of work: runs to claim, approvals by default, ticks, deliveries, unfinished agents."""
+    """A kind of work.
+
+    Runs to claim, default decisions of approvals, ticks of schedules, deliveries of webhooks, and
+    interrupted creations and deletions of agents.
+    """
 
     RUNS = "runs"
     APPROVALS = "approvals"

@@ -36,7 +36,7 @@ def unprivileged_identity() -> Identity:
 
 
 def run(program: list[str], identity: Identity, folder: Path) -> subprocess.CompletedProcess[bytes]:
-    """Runs a short program as `identity`, without our environment, and waits for its end.
+    """Runs a short program as `identity`, without this environment, and waits for its end.
 
     The launcher changes the user, because `subprocess` would fork in a way that gRPC's threads do
     not survive (see `launcher`).

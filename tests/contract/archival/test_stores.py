@@ -140,7 +140,7 @@ async def test_an_update_changes_the_tag_counts_and_marks_the_passage_as_not_ind
     assert (changed.text, changed.tags, changed.revision) == ("one more", ("kept", "new"), 2)
     assert not changed.indexed
     assert await stores.archives.tags("", agent) == {"kept": 1, "new": 1}
-    with pytest.raises(AbortedError) as caught:
+    with pytest.raises(AbortedError, match=r"at revision 2, not 1: read it again") as caught:
         await stores.history.update(
             stored.passage.id, PassageChange(expected_revision=1, tags=()), later
         )

@@ -36,7 +36,7 @@ async def test_a_failure_with_a_character_that_cannot_be_stored_ends_the_run_at_
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 @pytest.mark.parametrize("usage", [(10**30, 5), (-7, -1)])
-async def test_counts_that_a_server_cannot_mean_are_not_stored(
+async def test_impossible_token_counts_are_not_stored(
     system: System, usage: tuple[int, int], dialect: str
 ) -> None:
     agent = await system.make_agent()

@@ -27,7 +27,9 @@ class MessageRetention:
         self._callers = callers
 
     async def days(self, project_id: str) -> float:
-        """Returns the days for which a project keeps messages; 0 for ever or a missing project.
+        """Returns for how many days a project keeps messages; 0 if without limit, or unknown.
+
+        It is unknown if the project does not exist.
 
         Raises:
             StrataError: The call to recall failed.

@@ -424,7 +424,7 @@ class StepRules:
 
     @staticmethod
     def invalid(message: Message) -> bool:
-        """Returns whether a tool message refuses a call for invalid arguments of a rule."""
+        """Returns whether a call was refused because a rule's prefilled arguments are invalid."""
         return any(
             tool_return.provenance is Provenance.SYSTEM
             and str(called_by(tool_return).output).startswith(INVALID_PREFILLED)

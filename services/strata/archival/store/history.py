@@ -321,7 +321,8 @@ async def _apply(
     old = to_passage(row)
     if change.expected_revision not in {0, old.revision}:
         raise AbortedError(
-            "The passage has changed since it was read.",
+            f"The passage is at revision {old.revision}, not {change.expected_revision}: read it"
+            " again before you change it.",
             metadata={"expected": change.expected_revision, "current": old.revision},
         )
     content_hash = hash_of(new.text)

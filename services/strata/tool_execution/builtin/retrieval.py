@@ -72,8 +72,8 @@ ARCHIVAL_MEMORY_INSERT = builtin(
     description=(
         "Store a fact in archival memory, which has no size limit and is searched by meaning."
         " Write one self-contained statement, with names and dates spelled out. Use it for"
-        " details that need not be in view all the time. Says so if the same fact, or nearly the "
-        "same, is stored already."
+        " details that need not be in view all the time. The return says if the same fact, or"
+        " nearly the same, is stored already."
     ),
     kind=ToolType.CORE,
     parameters=parameters(

@@ -1,4 +1,4 @@
-"""Opens the databases of a service as its settings say, and measures their connections."""
+"""Opens the databases in the settings of a service, and measures their connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Role = Literal["service", "worker"]
 def open_database(
     settings: ServiceSettings, service: str, telemetry: Telemetry, stack: AsyncExitStack
 ) -> Database:
-    """Opens a database with the service role, of the partition that the settings are of.
+    """Opens the database of the partition in the settings, with the service role.
 
     Args:
         settings: Settings of the service.

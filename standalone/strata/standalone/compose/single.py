@@ -14,7 +14,7 @@ from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERV
 
 
 async def build_services(local: Local, telemetry: Telemetry, stack: AsyncExitStack) -> Service:
-    """Builds every service, serves the inner ones to each other, and returns the gateway.
+    """Builds every service, connects them in this process, and returns the gateway.
 
     Args:
         local: The parts below the services.

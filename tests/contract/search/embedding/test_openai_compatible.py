@@ -231,7 +231,7 @@ async def test_key_that_the_endpoint_repeats_is_neither_raised_nor_logged(
     ],
     ids=["headers", "body"],
 )
-async def test_an_answer_that_comes_byte_by_byte_ends_with_its_time(head: bytes) -> None:
+async def test_response_sent_byte_by_byte_is_ended_at_its_deadline(head: bytes) -> None:
     left: list[BaseException] = []
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

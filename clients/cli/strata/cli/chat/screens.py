@@ -43,7 +43,7 @@ class Screen(Protocol):
         ...
 
     def notice(self, text: Text) -> None:
-        """Shows a line within a text; `retract` removes it with the text."""
+        """Shows a line about an event in the middle of a text; `retract` removes both."""
         ...
 
     def mark(self) -> None:
@@ -102,7 +102,7 @@ class TerminalScreen:
         self._retractable = False
 
     def notice(self, text: Text) -> None:
-        """Shows a line that counts as streamed."""
+        """Shows a line that `retract` removes like streamed text."""
         self._end_line()
         self._reply.clear()  # the reply is shown in two parts
         self._write(text.plain + "\n", str(text.style))

@@ -45,10 +45,10 @@ class RunQuotas:
 
 
 def check_group_quota(count: int) -> None:
-    """Raises an error if the run of a group has too many open runs.
+    """Raises an error if too many runs that the run of a group started are open.
 
     Args:
-        count: Open runs within the run of the group.
+        count: Open runs of the members in the run of the group.
 
     Raises:
         ResourceExhaustedError: The quota is used up (``QUOTA_EXCEEDED``).
