@@ -26,6 +26,7 @@ DOCUMENTS = [path for path in tracked() if path.suffix == ".md"]
 README = (REPOSITORY / "README.md").read_text("utf-8")
 CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text("utf-8")
 _LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+_SETTING = re.compile(r"(?<!\w)STRATA_(?:<SERVICE>_)?[A-Z0-9_]+")
 _PAGE = re.compile(r"(?<![\w/])docs/[\w./-]+\.md\b(?:#([\w-]+))?")
 
 
@@ -67,12 +68,51 @@ def test_every_setting_is_documented() -> None:
             )
 
 
-def test_the_readme_names_settings_that_exist() -> None:
-    known = set(re.findall(r"STRATA_[A-Z_]+", CONFIGURATION))
+@cache
+def settings_names() -> frozenset[str]:
+    """Returns the variables of all settings; ``STRATA_<SERVICE>_X`` for those of every service."""
+    names = set(_SETTING.findall(CONFIGURATION))
     for cls in generator()["settings_classes"]():
-        known |= {f"{cls.model_config['env_prefix']}{name.upper()}" for name in cls.model_fields}
-    for name in re.findall(r"`(STRATA_[A-Z_]+)(?:=[^`]*)?`", README):
-        assert name in known, name
+        names |= {f"{cls.model_config['env_prefix']}{name.upper()}" for name in cls.model_fields}
+    return frozenset(name.partition("__")[0] for name in names)
+
+
+def unknown_settings(text: str) -> set[str]:
+    """Returns the variables in a text that are no settings.
+
+    A name that ends with an underscore stands for the variables that begin with it. A part after
+    two underscores is a key within a setting.
+    """
+    known = settings_names()
+    return {
+        name
+        for name in set(_SETTING.findall(text))
+        if name.partition("__")[0] not in known
+        and not (name.endswith("_") and any(other.startswith(name) for other in known))
+    }
+
+
+def test_documents_name_settings_that_exist() -> None:
+    # The changelog names settings that were removed.
+    unknown = {
+        name_of(page): unknown_settings(text_of(page))
+        for page in DOCUMENTS
+        if page.name != "CHANGELOG.md"
+    }
+    assert {name: settings for name, settings in unknown.items() if settings} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("STRATA_NO_SUCH_SETTING=1", {"STRATA_NO_SUCH_SETTING"}),
+        ("`STRATA_<SERVICE>_NO_SUCH_SETTING`", {"STRATA_<SERVICE>_NO_SUCH_SETTING"}),
+        ("`STRATA_NO_SUCH_…`", {"STRATA_NO_SUCH_"}),
+        ("STRATA_DATA, STRATA_<SERVICE>_TARGETS__GATEWAY, STRATA_RECALL_…", set()),
+    ],
+)
+def test_unknown_settings_are_found(text: str, expected: set[str]) -> None:
+    assert unknown_settings(text) == expected
 
 
 def test_the_readme_names_every_service_and_its_port() -> None:
