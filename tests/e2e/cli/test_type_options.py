@@ -30,6 +30,7 @@ async def test_agent_is_created_with_its_type_and_the_blocks_that_it_is_shown(
         (("--type", "react_agent", "--persona", "I am Bo."), "omit --human, --persona"),
         (("--type", "workflow_agent", "--block", "plan=x"), "omit --human, --persona"),
         (("--type", "workflow_agent", "--no-autoclear"), "omit --no-autoclear"),
+        (("--human", "Ann", "--block", "human=Bo"), "by --human or by --block, not both"),
     ],
 )
 async def test_options_that_contradict_the_type_are_wrong_usage(
@@ -39,6 +40,16 @@ async def test_options_that_contradict_the_type_are_wrong_usage(
     assert done.code == 2, done
     assert expected in " ".join(done.err.split())
     assert gateway.agents.created == []
+
+
+async def test_standard_blocks_are_also_set_by_the_option_for_further_ones(
+    gateway: ScriptedGateway, strata: Run
+) -> None:
+    options = ("--block", "plan=x", "--block", "human=Name: Ann")
+    assert (await strata("agents", "create", "bo", *options)).code == 0
+    [request] = gateway.agents.created
+    blocks = {block.label: block.value for block in request.blocks}
+    assert blocks == {"persona": "", "plan": "x", "human": "Name: Ann"}
 
 
 async def test_autoclear_is_set_shown_and_turned_off(gateway: ScriptedGateway, strata: Run) -> None:

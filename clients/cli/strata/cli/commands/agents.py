@@ -423,7 +423,15 @@ def _blocks(
                 f"A {agent_type} has no memory blocks: omit --human, --persona and --block."
             )
         return []
-    return [("human", human or ""), ("persona", persona or ""), *map(_label_and_text, others)]
+    further = [_label_and_text(option) for option in others]
+    blocks: list[tuple[str, str]] = []
+    for label, text in (("human", human), ("persona", persona)):
+        is_further = any(label == other for other, _ in further)
+        if is_further and text is not None:
+            raise UsageError(f"Give the block {label!r} by --{label} or by --block, not both.")
+        if not is_further:
+            blocks.append((label, text or ""))
+    return [*blocks, *further]
 
 
 def _label_and_text(option: str) -> tuple[str, str]:
