@@ -48,8 +48,8 @@ async def test_standard_blocks_are_also_set_by_the_option_for_further_ones(
     options = ("--block", "plan=x", "--block", "human=Name: Ann")
     assert (await strata("agents", "create", "bo", *options)).code == 0
     [request] = gateway.agents.created
-    blocks = {block.label: block.value for block in request.blocks}
-    assert blocks == {"persona": "", "plan": "x", "human": "Name: Ann"}
+    blocks = [(block.label, block.value) for block in request.blocks]
+    assert blocks == [("persona", ""), ("plan", "x"), ("human", "Name: Ann")]
 
 
 async def test_autoclear_is_set_shown_and_turned_off(gateway: ScriptedGateway, strata: Run) -> None:
