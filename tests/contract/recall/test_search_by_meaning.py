@@ -240,15 +240,15 @@ async def test_an_identifier_distinguishes_long_messages_that_are_alike(finder: 
     """Each message has words of its own, so that the vectors of some are nearer to the question."""
     drawn = random.Random(7)
     topics = ("volcano", "pirate", "orchard", "cricket", "comet", "desert", "umbrella", "rainbow")
-    said = []
+    messages = []
     for number in range(40):
         details = " ".join(drawn.choices(drawn.sample(topics, 3), k=70))
         statement = f"Order k{number:05}q: the lantern is kept in the harbour."
-        said.append(await finder.writer.say(f"{statement} {details}"))
+        messages.append(await finder.writer.say(f"{statement} {details}"))
     await finder.index_all()
     for number in (0, 1, 20, 39):
         answer = await finder.ask(f"Order k{number:05}q: the lantern is kept in the harbour.")
-        assert answer.hits[0].item.id == said[number].id
+        assert answer.hits[0].item.id == messages[number].id
 
 
 async def test_the_name_of_the_speaker_is_searched(finder: Finder) -> None:

@@ -294,7 +294,10 @@ tool = outer(2.5, {"a": (1, None, b"x"), "b": [{True}]})
         ("def tool():\n    yield 1\n", ["yields; return a list instead"]),
         ("async def tool():\n    yield 1\n", ["yields; return a list instead"]),
         ("def _tool(): ...\ntool = _tool\n", ["begins with _"]),
-        ("exec('def tool(): ...')\n", ["has no source to read"]),
+        (
+            "exec(compile('def tool(): ...', '<no file>', 'exec'))\n",
+            ["has no source to read"],
+        ),
         (
             """
 def outer(f):
