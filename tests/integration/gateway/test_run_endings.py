@@ -35,7 +35,7 @@ from strata.shared.unstored_steps import step_not_stored
 def short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the time that a turn has to end after its deadline."""
     terms = functools.partial(DispatchTerms, settle_s=0.3)
-    monkeypatch.setattr("strata.gateway.main.DispatchTerms", terms)
+    monkeypatch.setattr("strata.gateway.compose.runs.DispatchTerms", terms)
 
 
 async def test_a_running_turn_is_cancelled(services: ScriptedServices) -> None:

@@ -1,6 +1,6 @@
 """Times and bounds of the dispatch of runs, the same in every deployment.
 
-`strata.gateway.main` reads them once, when it builds the gateway.
+`strata.gateway.compose` reads them once, when it builds the gateway.
 """
 
 from __future__ import annotations

@@ -1,0 +1,101 @@
+"""The public services of other services, which the gateway forwards, and its own part in calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from strata.api.recall.v1 import message_service_pb2
+from strata.gateway.registry import PROXIED_SERVICES
+from strata.gateway.runs.clients import AgentDirectory
+from strata.gateway.servicers.proxy import AfterSuccess, Around, proxied_service
+from strata.shared.context import require_caller
+from strata.shared.partitions import not_configured
+from strata.shared.service import GrpcService, Wiring
+
+_CREATE_AGENT = "/strata.api.agent_loop.v1.AgentService/CreateAgent"
+_DELETE_AGENT = "/strata.api.agent_loop.v1.AgentService/DeleteAgent"
+_ATTACH_FOLDER = "/strata.api.core_memory.v1.FileService/AttachFolder"
+_DELETE_GROUP = "/strata.api.agent_loop.v1.GroupService/DeleteGroup"
+_LIST_MESSAGES = "/strata.api.recall.v1.MessageService/ListMessages"
+_SENT_AS_TEXT = message_service_pb2.ListMessagesRequest(
+    send_message_as_text=True
+).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class CallHooks:
+    """The work of one partition that belongs to forwarded calls.
+
+    Attributes:
+        creating_agent: The context in which an agent is created, by the request.
+        deleting_agent: The context in which an agent is deleted, by the request.
+        group_deleted: Awaited with the request after a group was deleted.
+        folder_attached: Awaited with the request after a folder was attached.
+    """
+
+    creating_agent: Around
+    deleting_agent: Around
+    group_deleted: AfterSuccess
+    folder_attached: AfterSuccess
+
+
+class _HooksByCaller:
+    """Selects the hooks of the caller's partition; the methods are as in `CallHooks`.
+
+    Args:
+        hooks: The hooks of each partition, by its name.
+    """
+
+    def __init__(self, hooks: Mapping[str, CallHooks]) -> None:
+        self._hooks = hooks
+
+    def creating_agent(self, request: bytes) -> AbstractAsyncContextManager[None]:
+        return self._of_caller().creating_agent(request)
+
+    def deleting_agent(self, request: bytes) -> AbstractAsyncContextManager[None]:
+        return self._of_caller().deleting_agent(request)
+
+    async def group_deleted(self, request: bytes) -> None:
+        await self._of_caller().group_deleted(request)
+
+    async def folder_attached(self, request: bytes) -> None:
+        await self._of_caller().folder_attached(request)
+
+    def _of_caller(self) -> CallHooks:
+        partition = require_caller().partition
+        if partition not in self._hooks:
+            raise not_configured(partition)
+        return self._hooks[partition]
+
+
+def forwarded_services(
+    wiring: Wiring, agents: AgentDirectory, hooks: Mapping[str, CallHooks]
+) -> list[GrpcService]:
+    """Returns the forwarded services.
+
+    Args:
+        wiring: Has the channels to the services.
+        agents: The cached agents; a deleted one is dropped.
+        hooks: The work of each partition that belongs to calls, by the name of the partition.
+    """
+    by_caller = _HooksByCaller(hooks)
+    return [
+        proxied_service(
+            descriptor,
+            wiring.channel(service),
+            after={_DELETE_AGENT: agents.forget},
+            after_success={
+                _DELETE_GROUP: by_caller.group_deleted,
+                _ATTACH_FOLDER: by_caller.folder_attached,
+            },
+            defaults={_LIST_MESSAGES: _SENT_AS_TEXT},
+            around={
+                _CREATE_AGENT: by_caller.creating_agent,
+                _DELETE_AGENT: by_caller.deleting_agent,
+            },
+        )
+        for service, descriptors in PROXIED_SERVICES.items()
+        for descriptor in descriptors
+    ]
