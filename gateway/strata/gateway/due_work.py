@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from strata.gateway.creations.store import ANY_CREATION_DUE
 from strata.gateway.deletions.store import ANY_DELETION_DUE
-from strata.gateway.runs.store.statements import ANY_APPROVAL_DUE, ANY_RUN_DUE
+from strata.gateway.runs.store.approvals import ANY_APPROVAL_DUE
+from strata.gateway.runs.store.claims import ANY_RUN_DUE
 from strata.gateway.schedules.store import ANY_SCHEDULE_DUE
 from strata.gateway.webhooks.store import ANY_DELIVERY_DUE
 from strata.shared.db import Database

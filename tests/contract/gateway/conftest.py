@@ -10,7 +10,8 @@ import pytest_asyncio
 from contract.gateway.stores import Gateways
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.domain.quotas import RunQuotas
-from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.shared.db import Database
 
 if TYPE_CHECKING:

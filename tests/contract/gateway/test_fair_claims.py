@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, text
 from contract.gateway.stores import Gateways
 from gateway_records import WELL, events, fence_of, new_run
 from strata.gateway.due_work import ANY_DUE
-from strata.gateway.runs.store import statements
+from strata.gateway.runs.store import claims
 
 
 async def queued(gateways: Gateways, project: str, number: int) -> str:
@@ -98,7 +98,7 @@ async def test_runs_of_dead_gateways_count_in_the_share(gateways: Gateways) -> N
 async def test_projects_whose_runs_cannot_start_do_not_hide_those_that_can(
     gateways: Gateways, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.gateway.runs.store.runs._CLAIM_PROJECTS", 2)
+    monkeypatch.setattr("strata.gateway.runs.store.claims._CLAIM_PROJECTS", 2)
     for number in range(5):
         await blocked(gateways, f"project-{number}")
     able = await queued(gateways, "project-9", 0)
@@ -137,7 +137,7 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
         "after": "''",
         "projects": "64",
     }
-    claim = re.sub(r"(?<!:):(\w+)", lambda name: values[name[1]], statements.CLAIM.text)
+    claim = re.sub(r"(?<!:):(\w+)", lambda name: values[name[1]], claims.CLAIM.text)
     async with gateways.worker.system_transaction() as connection:
         plan = [
             row[0]
@@ -155,8 +155,8 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
 @pytest.mark.parametrize(
     "look",
     [
-        statements.ANY_TO_CLAIM,
-        statements.ANY_MEMORY_RUN_TO_CLAIM,
+        claims.ANY_TO_CLAIM,
+        claims.ANY_MEMORY_RUN_TO_CLAIM,
         text(f"SELECT {', '.join(ANY_DUE.values())}"),
     ],
     ids=["runs", "memory", "all"],

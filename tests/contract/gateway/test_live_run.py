@@ -33,7 +33,8 @@ from strata.api.common.v1.usage_pb2 import Usage
 from strata.gateway.runs.domain.runs import Dispatch, Fence, StoredEvent
 from strata.gateway.runs.events import live_run as live_run_module
 from strata.gateway.runs.events.live_run import LiveRun
-from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.protocol.errors import UnavailableError
 from strata.shared.clock import ManualClock, SystemClock
 

@@ -27,7 +27,8 @@ from strata.gateway.runs.domain.runs import (
     UsageSum,
 )
 from strata.gateway.runs.domain.states import RunState
-from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.protocol.errors import (
     AbortedError,
     AlreadyExistsError,

@@ -30,7 +30,8 @@ from strata.gateway.runs.domain.runs import (
     RunFilter,
 )
 from strata.gateway.runs.domain.states import RunState
-from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.protocol.errors import AbortedError
 from strata.shared.db import Database
 from strata.shared.ids import new_id

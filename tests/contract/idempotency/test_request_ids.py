@@ -23,7 +23,8 @@ from strata.core_memory.request_table import REQUESTS as CORE_MEMORY_REQUESTS
 from strata.gateway.auth.domain import Hasher
 from strata.gateway.auth.store import PostgresAdminStore
 from strata.gateway.migrations import MIGRATIONS as GATEWAY
-from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.webhooks.domain import NewWebhook
 from strata.gateway.webhooks.store import PostgresWebhookStore

@@ -33,7 +33,8 @@ from strata.archival.store import (
 from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.gateway.runs.domain.runs import Fence, StoredEvent
-from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.db import Database

@@ -20,7 +20,7 @@ from strata.gateway.runs.domain.states import (
     after,
     sources,
 )
-from strata.gateway.runs.store.runs import _stop_reason
+from strata.gateway.runs.store.rows import stop_reason_of
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
@@ -91,8 +91,8 @@ def test_an_end_without_a_known_reason_counts_as_an_error(number: int) -> None:
 
 
 def test_unknown_values_of_a_newer_release_are_omitted() -> None:
-    assert _stop_reason("END_TURN") is StopReason.END_TURN
-    assert _stop_reason("UNSPECIFIED") is None
-    assert _stop_reason("BORED") is None
+    assert stop_reason_of("END_TURN") is StopReason.END_TURN
+    assert stop_reason_of("UNSPECIFIED") is None
+    assert stop_reason_of("BORED") is None
     finished = convert.build_run_finished(StopReason.END_TURN, Usage(), 1, taint=["WEB", "RADIO"])
     assert list(finished.taint) == [message_pb2.PROVENANCE_WEB]

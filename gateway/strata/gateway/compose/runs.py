@@ -25,7 +25,8 @@ from strata.gateway.runs.events.run_follower import RunFollower
 from strata.gateway.runs.events.run_watch import RunWatch
 from strata.gateway.runs.ingestion import DocumentIngestion
 from strata.gateway.runs.run_recorder import RunRecorder
-from strata.gateway.runs.store.runs import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.servicers.runs import RunServicer
 from strata.gateway.settings import GatewaySettings
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from sqlalchemy import TextClause, TextualSelect, text
+from sqlalchemy import text
 
 from strata.gateway.runs.domain.chains import AskedRun, Chain, ChainLink, Wait
-from strata.gateway.runs.domain.states import OPEN_STATES, RunState
-from strata.protocol.errors import NotFoundError, Reason
-from strata.shared.db import Database, StatementResult
-
-_OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
+from strata.gateway.runs.domain.states import RunState
+from strata.gateway.runs.store.base import RunTables, run_not_found
+from strata.gateway.runs.store.conditions import OPEN
 
 # A run before its parent; a parent that was erased ends the chain.
 _CHAIN = text("""
@@ -36,7 +33,7 @@ _WAIT = f"""
       FROM gateway.runs run
       JOIN gateway.runs message_run
            ON message_run.project_id = run.project_id AND message_run.parent_run_id = run.id
-          AND message_run.kind = 'FOREGROUND' AND message_run.state IN ({_OPEN})"""
+          AND message_run.kind = 'FOREGROUND' AND message_run.state IN ({OPEN})"""
 _HOLDS = "WHERE run.project_id = :project_id AND run.state = 'RUNNING'"
 _WAITS = text(f"""
 WITH RECURSIVE waits AS ({_WAIT}
@@ -51,7 +48,7 @@ SELECT run_id, agent_id, conversation_id FROM waits
 _AWAITED = text(f"""
 SELECT id FROM gateway.runs
  WHERE project_id = :project_id AND parent_run_id = :run_id
-   AND kind = 'FOREGROUND' AND state IN ({_OPEN})
+   AND kind = 'FOREGROUND' AND state IN ({OPEN})
  ORDER BY id
 """)
 
@@ -62,24 +59,8 @@ SELECT id AS run_id, agent_id, state FROM gateway.runs
 """)
 
 
-class PostgresChains:
-    """Reads which runs started or wait for which other runs.
-
-    Args:
-        database: Connections with the service role; every transaction sets its project.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def _read(
-        self, statement: TextClause | TextualSelect, values: Mapping[str, Any]
-    ) -> StatementResult:
-        """Runs one SELECT of the project that `values` name."""
-        project_id: str = values["project_id"]
-        return await self._database.execute(
-            statement, values, project_id=project_id, read_only=True
-        )
+class PostgresChains(RunTables):
+    """Reads which runs started or wait for which other runs."""
 
     async def chain(self, project_id: str, run_id: str, limit: int) -> Chain:
         """See `ChainStore.chain`."""
@@ -108,10 +89,3 @@ class PostgresChains:
         """See `ChainStore.awaited`."""
         values = {"project_id": project_id, "run_id": run_id}
         return (await self._read(_AWAITED, values)).scalars().all()
-
-
-def run_not_found(run_id: str) -> NotFoundError:
-    """Returns the error for a run that does not exist in the project."""
-    return NotFoundError(
-        f"There is no run {run_id}.", reason=Reason.RUN_NOT_FOUND, metadata={"id": run_id}
-    )

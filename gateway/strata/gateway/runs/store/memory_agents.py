@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.exc import IntegrityError
 
 from strata.gateway.runs.domain.memory_agents import (
     FIRST_MARK,
     MarkKey,
-    MemoryBudget,
     MemoryMark,
     TendedTurn,
     TranscriptRead,
@@ -21,13 +19,10 @@ from strata.gateway.runs.domain.memory_agents import (
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import OPEN_STATES, RunState
 from strata.gateway.runs.payloads import memory_payload
-from strata.gateway.runs.store.statements import ANY_MEMORY_RUN_TO_CLAIM, CLAIM_MEMORY_RUNS
-from strata.shared.db import Database
+from strata.gateway.runs.store.base import RunTables
+from strata.gateway.runs.store.conditions import OPEN
 from strata.shared.db.async_engine import AsyncConnection
 
-# Maximum number of projects with queued runs that one claim considers.
-_PROJECTS = 64
-_OPEN = ", ".join(f"'{state}'" for state in sorted(OPEN_STATES))
 _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequency,
     mark.turns_counter, mark.newest_sequence, mark.newest_message_id,
     mark.last_processed_sequence, mark.last_processed_message_id, mark.due, mark.run_id,
@@ -156,7 +151,7 @@ WITH deleted_marks AS (
 )
 SELECT run.id FROM deleted_marks JOIN gateway.runs run
     ON run.project_id = :project_id AND run.id = deleted_marks.run_id
- WHERE run.state IN ({_OPEN})
+ WHERE run.state IN ({OPEN})
 """)
 
 
@@ -353,21 +348,8 @@ async def _write(
     )
 
 
-class PostgresMemoryRuns:
-    """Implements `memory_agents.MemoryRunStore`.
-
-    Args:
-        database: Connections with the service role; every transaction sets its project.
-        worker: Connections with the worker role, for leases over all projects.
-        holder: Values of the lease of a claimed run: owner, address, lease_s, run_s.
-    """
-
-    def __init__(self, database: Database, worker: Database, holder: Mapping[str, object]) -> None:
-        self._database = database
-        self._worker = worker
-        self._holder = holder
-        # The last project of the previous claim.
-        self._memory_after = ""
+class PostgresMemoryRuns(RunTables):
+    """Implements `memory_agents.MemoryRunStore`, without the claims."""
 
     async def memory_marks(
         self, project_id: str, agent_ids: Sequence[str], *, after: MarkKey = FIRST_MARK, limit: int
@@ -453,38 +435,3 @@ class PostgresMemoryRuns:
         values = {"project_id": project_id, "agent_id": agent_id}
         async with self._database.transaction(project_id=project_id) as connection:
             return (await connection.execute(FORGET, values)).scalars().all()
-
-    async def claim_memory_runs(
-        self, limit: int, *, held: Mapping[str, int], most: int, budget: MemoryBudget
-    ) -> Sequence[tuple[str, str]]:
-        """See `MemoryRunStore.claim_memory_runs`."""
-        if not (await self._worker.system_query(ANY_MEMORY_RUN_TO_CLAIM))[0][0]:
-            return []
-        before = self._memory_after
-        rows = await self._claim_memory_runs(limit, held, most, budget)
-        # The next claim continues after the last of these projects, or from the first one.
-        self._memory_after = max((project_id for project_id, _ in rows), default="")
-        if not rows and before:
-            return await self.claim_memory_runs(limit, held=held, most=most, budget=budget)
-        return rows
-
-    async def _claim_memory_runs(
-        self, limit: int, held: Mapping[str, int], most: int, budget: MemoryBudget
-    ) -> Sequence[tuple[str, str]]:
-        values = {
-            **self._holder,
-            "limit": limit,
-            "held_projects": list(held),
-            "held_counts": list(held.values()),
-            "most": most,
-            "after": self._memory_after,
-            "projects": _PROJECTS,
-            "project_tokens": budget.project,
-            "server_tokens": budget.server,
-        }
-        try:
-            rows = (await self._worker.system_execute(CLAIM_MEMORY_RUNS, values)).all()
-        except IntegrityError:
-            # A new run took a conversation at the same moment; the next poll continues.
-            return []
-        return [(row.project_id, row.id) for row in rows]

@@ -1,7 +1,6 @@
-"""SQL statements of runs; each one checks a condition and changes rows atomically.
+"""SQL statements that accept, read and end runs, and store their events.
 
-The conditions on states (``state IN …``) are generated from the transitions in `states`, so that
-the database allows exactly the transitions that `states` defines.
+Each one checks a condition and changes rows atomically.
 """
 
 from __future__ import annotations
@@ -14,41 +13,16 @@ from sqlalchemy import TextClause, text
 from strata.gateway.runs.domain.states import (
     ACTIVE_STATES,
     FINAL_STATES,
-    OPEN_STATES,
     RunState,
     Trigger,
     sources,
 )
+from strata.gateway.runs.store.base import TAKE_LEASE
+from strata.gateway.runs.store.conditions import ACTIVE, OPEN, PENDING_APPROVAL, states_sql
+from strata.gateway.runs.store.rows import DISPATCH_COLUMNS, RUN_COLUMNS, USAGE_COLUMNS
 from strata.shared.db import text_with_columns
-from strata.shared.project_turns import projects_in_turn
-from strata.shared.usage import COUNTS, FIELDS
-from strata.shared.waiting_work import any_row_sql
 
-
-def _states(states: Iterable[RunState]) -> str:
-    return ", ".join(f"'{state}'" for state in sorted(states))
-
-
-_ACTIVE = _states(ACTIVE_STATES)
-_OPEN = _states(OPEN_STATES)
-_ENDABLE = _states(sources(Trigger.COMPLETE))
-USAGE_COLUMNS = {
-    name: "usage_estimated" if name == "estimated" else name for name in (*FIELDS, "total_tokens")
-}
-"""The columns of token counts by the name of their value, those of `Usage` and their total."""
-
-_RUN = f"""project_id, id, agent_id, conversation_id, kind, state, stop_reason, error_reason,
-    error_message, error_retryable, step_count, attempt, last_sequence, request_id,
-    {", ".join(USAGE_COLUMNS.values())}, create_time, start_time, finish_time, taint,
-    parent_run_id, run_at, takes_slot"""
-# The database computes the remaining time and the age: the clock of a gateway may differ.
-_DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, lost_holders,
-    extract(epoch FROM deadline_time - now()) AS remaining_s,
-    extract(epoch FROM now() - create_time) AS age_s"""
-_TAKEN = """state = 'RUNNING', owner = :owner, owner_address = :address, attempt = attempt + 1,
-    lease_until = now() + make_interval(secs => :lease_s),
-    start_time = coalesce(start_time, now()),
-    deadline_time = coalesce(deadline_time, now() + make_interval(secs => :run_s))"""
+_ENDABLE = states_sql(sources(Trigger.COMPLETE))
 # Events are passed as two arrays, so that batches of any size share one prepared statement.
 _EVENTS = """INSERT INTO gateway.run_events (project_id, run_id, sequence, payload)
     SELECT :project_id, :run_id, batch.sequence, batch.payload
@@ -58,16 +32,12 @@ _EVENTS = """INSERT INTO gateway.run_events (project_id, run_id, sequence, paylo
 # writes events of a run.
 _STORED = "ON CONFLICT (project_id, run_id, sequence) DO NOTHING"
 
-# A pending approval blocks its conversation. After its deadline its calls count as denied, unless
-# they are approved by default: then it is pending until a gateway approves them.
-_PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
-
 _LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
 # A group run counts as one run: the runs of its members are limited separately. Runs with a later
 # start have a separate quota, because they use no resources before. One range scan of the index
 # of open runs counts each quota.
 _OPEN_RUNS = f"""gateway.runs
-         WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'
+         WHERE project_id = :project_id AND state IN ({OPEN}) AND kind <> 'SLEEPTIME'
            AND group_run_id = ''
            AND run_at > CASE WHEN {_LATER} THEN now() ELSE '-infinity' END
            AND run_at <= CASE WHEN {_LATER} THEN 'infinity' ELSE now() END"""
@@ -75,17 +45,8 @@ _OPEN_LIMIT = f"CASE WHEN {_LATER} THEN CAST(:delayed_limit AS bigint) ELSE :ope
 # None of them is the run of a memory agent; the condition is that of the index of open runs.
 _RUNS_OF_GROUP = f"""gateway.runs
          WHERE project_id = :project_id AND group_run_id = CAST(:group_run_id AS text)
-           AND group_run_id <> '' AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'"""
+           AND group_run_id <> '' AND state IN ({OPEN}) AND kind <> 'SLEEPTIME'"""
 _GROUP_LIMIT = ":group_limit"
-
-
-def _earlier(one: str, other: str) -> str:
-    """Returns the condition that one queued run is carried out before another one.
-
-    Runs of a conversation start in the order in which the database accepted them, or in which they
-    became due. Ids alone do not say that: each gateway makes them by its own clock.
-    """
-    return f"({one}.run_at, {one}.id) < ({other}.run_at, {other}.id)"
 
 
 def _accept_sql(counted: str, limit: str) -> str:
@@ -97,17 +58,17 @@ def _accept_sql(counted: str, limit: str) -> str:
     """
     return f"""
 WITH same_request AS (
-    SELECT {_DISPATCH}, payload_hash FROM gateway.runs
+    SELECT {DISPATCH_COLUMNS}, payload_hash FROM gateway.runs
      WHERE project_id = :project_id AND request_id = CAST(:request_id AS text)
 ), active_before AS (
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id
-       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM same_request)
+       AND state IN ({ACTIVE}) AND NOT EXISTS (SELECT FROM same_request)
 ), active AS (
     -- Locked, so that the run ends either before this query reads it or after this statement.
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id
-       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM same_request)
+       AND state IN ({ACTIVE}) AND NOT EXISTS (SELECT FROM same_request)
        FOR UPDATE
 ), waiting AS (
     SELECT id FROM gateway.runs
@@ -121,7 +82,7 @@ WITH same_request AS (
      ORDER BY id LIMIT 1
 ), pending_approval AS (
     SELECT id, expire_time FROM gateway.approvals
-     WHERE project_id = :project_id AND conversation_id = :conversation_id AND {_PENDING}
+     WHERE project_id = :project_id AND conversation_id = :conversation_id AND {PENDING_APPROVAL}
        AND NOT EXISTS (SELECT FROM same_request)
        FOR UPDATE
 ), blocking AS (
@@ -167,7 +128,7 @@ WITH same_request AS (
       FROM (SELECT :may_start AND NOT {_LATER}
                     AND NOT EXISTS (SELECT FROM blocking) AS free FROM allowed) conversation
         ON CONFLICT DO NOTHING
-    RETURNING {_DISPATCH}, payload_hash
+    RETURNING {DISPATCH_COLUMNS}, payload_hash
 ), answered_approval AS (
     UPDATE gateway.approvals SET decide_time = now(), answer_run_id = :id
      WHERE project_id = :project_id AND id IN (SELECT id FROM pending_approval)
@@ -187,22 +148,33 @@ SELECT quota.n AS quota_count, {_LATER} AS is_later,
 
 _ACCEPTED = (
     "quota_count, is_later, busy_id, interrupted_id, pending_id, pending_until, is_new,"
-    f" {_DISPATCH}, payload_hash"
+    f" {DISPATCH_COLUMNS}, payload_hash"
 )
 # Two statements, so that each run pays only for its own quota.
 ACCEPT = text_with_columns(_accept_sql(_OPEN_RUNS, _OPEN_LIMIT), _ACCEPTED)
 ACCEPT_IN_GROUP = text_with_columns(_accept_sql(_RUNS_OF_GROUP, _GROUP_LIMIT), _ACCEPTED)
 
-FIND_REQUEST = text(
-    f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND request_id = :request_id"
+FIND_REQUEST = text(f"""
+SELECT {RUN_COLUMNS} FROM gateway.runs
+ WHERE project_id = :project_id AND request_id = :request_id
+""")
+GET = text(
+    f"SELECT {RUN_COLUMNS} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id"
 )
-GET = text(f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id")
 # Runs of memory agents that wait after a failure also have a start time; they are not delayed runs.
 DELAYED_OF_PRINCIPAL = text("""
 SELECT id FROM gateway.runs
  WHERE project_id = :project_id AND principal = :principal
    AND state = 'QUEUED' AND kind <> 'SLEEPTIME' AND run_at > now()
  ORDER BY id
+""")
+
+
+# The primary key begins with the project, so each run is one index lookup.
+MARKS = text("""
+SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
+  FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS requested(project_id, id)
+  JOIN gateway.runs run ON run.project_id = requested.project_id AND run.id = requested.id
 """)
 
 
@@ -217,7 +189,7 @@ def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> Tex
         states: The states to list; empty for all.
     """
     conditions = "".join(f" AND {_FILTERS[name]}" for name in filters)
-    selected = f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id{conditions}"
+    selected = f"SELECT {RUN_COLUMNS} FROM gateway.runs WHERE project_id = :project_id{conditions}"
     pages = [
         f"{selected}{condition} ORDER BY id DESC LIMIT :limit"
         for condition in _conditions_on(states)
@@ -237,7 +209,7 @@ def _conditions_on(states: AbstractSet[RunState]) -> Sequence[str]:
     if not states:
         return ("",)
     waiting, active = states & {RunState.QUEUED}, states & ACTIVE_STATES
-    is_open = " OR ".join(f"state IN ({_states(part)})" for part in (waiting, active) if part)
+    is_open = " OR ".join(f"state IN ({states_sql(part)})" for part in (waiting, active) if part)
     ended = [f" AND state = '{state}'" for state in sorted(states & FINAL_STATES)]
     return ([f" AND ({is_open})"] if is_open else []) + ended
 
@@ -267,8 +239,8 @@ SELECT run.state, run.last_sequence, run.owner_address, event.sequence, event.pa
 """)
 
 LOAD = text(f"""
-SELECT {_DISPATCH} FROM gateway.runs
- WHERE project_id = :project_id AND id = :run_id AND owner = :owner AND state IN ({_ACTIVE})
+SELECT {DISPATCH_COLUMNS} FROM gateway.runs
+ WHERE project_id = :project_id AND id = :run_id AND owner = :owner AND state IN ({ACTIVE})
 """)
 
 APPEND = text(f"""
@@ -277,7 +249,7 @@ WITH fence AS (
        SET last_sequence = :last_sequence,
            lost_holders = CASE WHEN :progressed THEN 0 ELSE lost_holders END
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
-       AND owner = :owner AND state IN ({_ACTIVE})
+       AND owner = :owner AND state IN ({ACTIVE})
     RETURNING id
 ), stored_events AS (
     {_EVENTS} WHERE EXISTS (SELECT FROM fence) {_STORED}
@@ -289,7 +261,7 @@ REDISPATCH = text(f"""
 UPDATE gateway.runs
    SET attempt = attempt + 1, lease_until = now() + make_interval(secs => :lease_s)
  WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
-   AND owner = :owner AND state IN ({_states(sources(Trigger.TAKE_OVER))})
+   AND owner = :owner AND state IN ({states_sql(sources(Trigger.TAKE_OVER))})
 RETURNING attempt
 """)
 
@@ -394,9 +366,9 @@ WITH ended AS (
      ORDER BY run.run_at, run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
 ), started AS (
     -- Not IN: while the table is new, PostgreSQL would read all runs of the project for it.
-    UPDATE gateway.runs SET {_TAKEN}
+    UPDATE gateway.runs SET state = 'RUNNING', {TAKE_LEASE}
      WHERE project_id = :project_id AND id = (SELECT id FROM queued_run {startable})
-    RETURNING {_DISPATCH}
+    RETURNING {DISPATCH_COLUMNS}
 ){_DENIAL if waits else ""}
 SELECT (SELECT count(*) FROM ended) AS held,
        (SELECT agent_id FROM ended) AS ended_agent_id,
@@ -405,7 +377,7 @@ SELECT (SELECT count(*) FROM ended) AS held,
 """
 
 
-_FINISHED = f"held, ended_agent_id, ended_conversation_id, {_DISPATCH}"
+_FINISHED = f"held, ended_agent_id, ended_conversation_id, {DISPATCH_COLUMNS}"
 # Two statements, so that only runs with an approval request pay for it.
 FINISH = text_with_columns(_finish_sql(waits=False), _FINISHED)
 FINISH_WAITING = text_with_columns(_finish_sql(waits=True), _FINISHED)
@@ -425,7 +397,7 @@ WITH target AS (
            finish_time = CASE run.state WHEN 'QUEUED' THEN now() END
       FROM target
      WHERE run.project_id = :project_id AND run.id = target.id
-       AND run.state IN ({_OPEN})
+       AND run.state IN ({OPEN})
     RETURNING run.id, run.agent_id, run.state
 ), ended AS (
     SELECT id AS run_id, agent_id, state FROM cancelled WHERE state = 'CANCELLED'
@@ -436,287 +408,4 @@ WITH target AS (
     SELECT :project_id, id, 1, :finished FROM cancelled WHERE state = 'CANCELLED'
 )
 SELECT count(*) FROM target
-""")
-
-# Approvals of a deleted agent cannot be answered, and are not approved at their deadline.
-CLOSE_APPROVALS = text("""
-UPDATE gateway.approvals SET decide_time = now()
- WHERE project_id = :project_id AND agent_id = :agent_id AND decide_time IS NULL
-""")
-
-_APPROVAL = f"""id, agent_id, conversation_id, run_id, request, expire_time, create_time,
-    NOT ({_PENDING}) AS decided, answer_run_id"""
-
-APPROVAL = text(
-    f"SELECT {_APPROVAL} FROM gateway.approvals WHERE project_id = :project_id AND id = :id"
-)
-
-
-def approvals_statement(filters: Iterable[str]) -> TextClause:
-    """Returns the statement that lists approvals with the given filters.
-
-    Args:
-        filters: Names of filters: agent_id, pending, after.
-    """
-    conditions = "".join(f" AND {_APPROVAL_FILTERS[name]}" for name in filters)
-    return text(
-        f"SELECT {_APPROVAL} FROM gateway.approvals WHERE project_id = :project_id{conditions}"
-        " ORDER BY id LIMIT :limit"
-    )
-
-
-ASKED_BY = text("""
-SELECT organization_id, project_id, principal, scopes, max_steps FROM gateway.runs
- WHERE project_id = :project_id AND id = :run_id
-""")
-
-_APPROVAL_FILTERS = {
-    "agent_id": "agent_id = :agent_id",
-    "pending": _PENDING,
-    "after": "id > :after",
-}
-
-_SUMS = ", ".join(
-    [
-        "count(*) AS run_count",
-        "coalesce(sum(step_count), 0) AS step_count",
-        *(f"coalesce(sum({name}), 0) AS {name}" for name in COUNTS),
-        "coalesce(bool_or(usage_estimated), false) AS usage_estimated",
-    ]
-)
-
-# Usage of a group run is the usage of the runs of its members, which are counted themselves.
-_COUNTED = "conversation_id NOT LIKE 'group-%'"
-_USAGE_OF_PROJECT = f"""
-  FROM gateway.runs
- WHERE project_id = :project_id AND finish_time >= :start AND finish_time < :end
-   AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id) AND {_COUNTED}
-"""
-USAGE = text(f"SELECT {_SUMS} {_USAGE_OF_PROJECT}")
-# Parts are numbered from 1.
-USAGE_SERIES = text(f"""
-SELECT width_bucket(finish_time, CAST(:starts AS timestamptz[])) AS part, {_SUMS}
-{_USAGE_OF_PROJECT}
- GROUP BY part
-""")
-
-# Statements of the worker role: rows of all tenants, a limited set of columns.
-
-USAGE_OF_PROJECTS = text(f"""
-SELECT project_id, {_SUMS}
-  FROM gateway.runs
- WHERE project_id = ANY(CAST(:project_ids AS text[]))
-   AND finish_time >= :start AND finish_time < :end AND {_COUNTED}
- GROUP BY project_id
-""")
-
-RENEW = text(f"""
-UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
- WHERE owner = :owner AND state IN ({_ACTIVE}) AND id = ANY(CAST(:run_ids AS text[]))
-RETURNING id, attempt, state
-""")
-
-
-def _any(condition: str) -> str:
-    return any_row_sql("gateway.runs", condition)
-
-
-_RUN_TO_CLAIM = f"""{_any("state = 'QUEUED' AND kind <> 'SLEEPTIME'")}
-    OR {_any(f"state IN ({_ACTIVE}) AND lease_until < now()")}"""
-_MEMORY_RUN_TO_CLAIM = _any("state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
-
-ANY_RUN_DUE = f"{_RUN_TO_CLAIM} OR {_MEMORY_RUN_TO_CLAIM}"
-"""SQL expression: whether a run waits for a gateway that claims it."""
-
-# Whether `CLAIM` may find a run. It is cheaper, and most claims find none.
-ANY_TO_CLAIM = text(f"SELECT {_RUN_TO_CLAIM}")
-
-# Runs with an expired lease come first; gateways hold a limited number of them. Queued runs
-# follow: the first of each project, then the second of each, and so on. Locked rows are skipped
-# after the choice, so that only chosen rows are locked. The result has for each chosen run whether
-# it was taken, and the last project that was searched. Runs of memory agents have a separate
-# queue, which is claimed afterwards.
-CLAIM = text(f"""
-WITH RECURSIVE {projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind <> 'SLEEPTIME'")},
-held_runs AS (
-    SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
-                  AS held_runs (project_id, count)
-), candidates AS (
-    SELECT project_id, id, 0 AS turn, lease_until AS since FROM gateway.runs
-     WHERE state IN ({_ACTIVE}) AND lease_until < now()
-     UNION ALL
-    SELECT in_turn.project_id, ready.id, in_turn.turn, ready.run_at
-      FROM in_turn CROSS JOIN LATERAL (
-           SELECT run.id, run.run_at FROM gateway.runs run
-            WHERE run.project_id = in_turn.project_id
-              AND run.state = 'QUEUED' AND run.kind <> 'SLEEPTIME' AND run.run_at <= now()
-              AND NOT EXISTS (
-                  SELECT FROM gateway.runs earlier
-                   WHERE earlier.project_id = run.project_id
-                     AND earlier.conversation_id = run.conversation_id
-                     AND (earlier.state IN ({_ACTIVE})
-                          OR earlier.state = 'QUEUED' AND earlier.kind <> 'SLEEPTIME'
-                             AND {_earlier("earlier", "run")}))
-              AND (run.denies_approval OR NOT EXISTS (
-                  SELECT FROM gateway.approvals approval
-                   WHERE approval.project_id = run.project_id
-                     AND approval.conversation_id = run.conversation_id AND {_PENDING}))
-            ORDER BY run.run_at LIMIT :limit) ready
-), ranked AS (
-    SELECT *, turn > 0 AS queued,
-           row_number() OVER (PARTITION BY project_id ORDER BY turn, since, id) AS place,
-           row_number() OVER (PARTITION BY project_id, turn ORDER BY since, id) AS round
-      FROM candidates
-), chosen AS (
-    SELECT ranked.* FROM ranked LEFT JOIN held_runs USING (project_id)
-     WHERE ranked.place <= :most - coalesce(held_runs.count, 0)
-     ORDER BY queued, round, turn, since LIMIT :limit
-), waiting_approvals AS (
-    SELECT approval.project_id, approval.id, approval.conversation_id FROM chosen
-      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
-      JOIN gateway.approvals approval ON approval.project_id = run.project_id
-           AND approval.conversation_id = run.conversation_id
-     WHERE chosen.queued AND run.denies_approval AND {_PENDING}
-), locked_approvals AS (
-    -- Skipped, because waiting could be a deadlock: the statement that accepts an answer locks the
-    -- approval first, and then waits for the run of the conversation that this statement starts.
-    SELECT approval.project_id, approval.conversation_id FROM waiting_approvals
-      JOIN gateway.approvals approval ON approval.project_id = waiting_approvals.project_id
-           AND approval.id = waiting_approvals.id
-     WHERE {_PENDING} FOR UPDATE OF approval SKIP LOCKED
-), locked AS (
-    SELECT run.project_id, run.id FROM chosen
-      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
-     WHERE (run.state = 'QUEUED' OR run.state IN ({_ACTIVE}) AND run.lease_until < now())
-       AND (NOT EXISTS (
-                SELECT FROM waiting_approvals approval
-                 WHERE approval.project_id = run.project_id
-                   AND approval.conversation_id = run.conversation_id)
-            OR EXISTS (
-                SELECT FROM locked_approvals approval
-                 WHERE approval.project_id = run.project_id
-                   AND approval.conversation_id = run.conversation_id))
-       FOR UPDATE OF run SKIP LOCKED
-), taken AS (
-    UPDATE gateway.runs run
-       SET state = CASE run.state WHEN 'QUEUED' THEN 'RUNNING' ELSE run.state END,
-           lost_holders = run.lost_holders + CASE run.state WHEN 'QUEUED' THEN 0 ELSE 1 END,
-           owner = :owner, owner_address = :address, attempt = run.attempt + 1,
-           lease_until = now() + make_interval(secs => :lease_s),
-           start_time = coalesce(run.start_time, now()),
-           deadline_time = coalesce(run.deadline_time, now() + make_interval(secs => :run_s))
-      FROM locked
-     WHERE run.project_id = locked.project_id AND run.id = locked.id
-    RETURNING run.project_id, run.id, run.conversation_id, run.denies_approval
-), denied_approvals AS (
-    UPDATE gateway.approvals approval SET decide_time = now(), answer_run_id = taken.id
-      FROM taken
-     WHERE taken.denies_approval AND approval.project_id = taken.project_id
-       AND approval.conversation_id = taken.conversation_id AND {_PENDING}
-)
-SELECT searched.projects, searched.last_project, chosen.project_id, chosen.id, chosen.round,
-       coalesce(chosen.queued, false) AS queued, taken.id IS NOT NULL AS taken
-  FROM (SELECT count(*) AS projects,
-               (SELECT project_id FROM in_turn ORDER BY turn DESC LIMIT 1) AS last_project
-          FROM in_turn) searched
-  LEFT JOIN chosen ON true
-  LEFT JOIN taken ON taken.project_id = chosen.project_id AND taken.id = chosen.id
- ORDER BY chosen.queued, chosen.round, chosen.turn, chosen.since
-""")
-
-# Whether `CLAIM_MEMORY_RUNS` may find a run.
-ANY_MEMORY_RUN_TO_CLAIM = text(f"SELECT {_MEMORY_RUN_TO_CLAIM}")
-
-# In the same order as other runs: the first of each project, then the second, and so on. Projects
-# whose memory agents used their tokens per hour wait; if the tokens per hour of the server are
-# used, all projects wait. A run of a memory agent waits for all other runs of its conversation.
-CLAIM_MEMORY_RUNS = text(f"""
-WITH RECURSIVE {
-    projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
-},
-token_limits AS (
-    SELECT CAST(:project_tokens AS bigint) AS of_project,
-           CAST(:server_tokens AS bigint) AS of_server
-), held_runs AS (
-    SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
-                  AS held_runs (project_id, count)
-), used_tokens AS (
-    SELECT project_id, sum(total_tokens) AS tokens FROM gateway.runs
-     WHERE kind = 'SLEEPTIME' AND finish_time > now() - interval '1 hour'
-       AND EXISTS (SELECT FROM in_turn)
-       AND (SELECT greatest(of_project, of_server) FROM token_limits) > 0
-     GROUP BY project_id
-), within_limits AS (
-    SELECT in_turn.* FROM in_turn CROSS JOIN token_limits LEFT JOIN used_tokens USING (project_id)
-     WHERE (of_project = 0 OR coalesce(used_tokens.tokens, 0) < of_project)
-       AND (of_server = 0 OR coalesce((SELECT sum(tokens) FROM used_tokens), 0) < of_server)
-), ranked AS (
-    SELECT within_limits.project_id, within_limits.turn, ready.id,
-           row_number() OVER (PARTITION BY within_limits.project_id ORDER BY ready.run_at, ready.id)
-               AS round
-      FROM within_limits CROSS JOIN LATERAL (
-           SELECT run.id, run.run_at FROM gateway.runs run
-            WHERE run.project_id = within_limits.project_id
-              AND run.state = 'QUEUED' AND run.kind = 'SLEEPTIME' AND run.run_at <= now()
-              AND NOT EXISTS (
-                  SELECT FROM gateway.runs other
-                   WHERE other.project_id = run.project_id
-                     AND other.conversation_id = run.conversation_id
-                     AND (other.state IN ({_ACTIVE})
-                          OR other.state = 'QUEUED' AND other.run_at <= now()
-                             AND (other.kind <> 'SLEEPTIME' OR {_earlier("other", "run")})))
-              AND NOT EXISTS (
-                  SELECT FROM gateway.approvals approval
-                   WHERE approval.project_id = run.project_id
-                     AND approval.conversation_id = run.conversation_id AND {_PENDING})
-            ORDER BY run.run_at LIMIT :limit) ready
-), chosen AS (
-    SELECT ranked.* FROM ranked LEFT JOIN held_runs USING (project_id)
-     WHERE ranked.round <= :most - coalesce(held_runs.count, 0)
-     ORDER BY round, turn LIMIT :limit
-), locked AS (
-    SELECT run.project_id, run.id FROM chosen
-      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
-     WHERE run.state = 'QUEUED' FOR UPDATE OF run SKIP LOCKED
-)
-UPDATE gateway.runs run
-   SET state = 'RUNNING', owner = :owner, owner_address = :address, attempt = run.attempt + 1,
-       lease_until = now() + make_interval(secs => :lease_s),
-       start_time = coalesce(run.start_time, now()),
-       deadline_time = coalesce(run.deadline_time, now() + make_interval(secs => :run_s))
-  FROM locked
- WHERE run.project_id = locked.project_id AND run.id = locked.id
-RETURNING run.project_id, run.id
-""")
-
-# The primary key begins with the project, so each run is one index lookup.
-MARKS = text("""
-SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
-  FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS requested(project_id, id)
-  JOIN gateway.runs run ON run.project_id = requested.project_id AND run.id = requested.id
-""")
-
-# The gateway that claims a released run adds 1 to lost_holders, but this holder was not lost.
-RELEASE = text(f"""
-UPDATE gateway.runs
-   SET lease_until = now() - interval '1 second', lost_holders = lost_holders - 1
- WHERE owner = :owner AND state IN ({_ACTIVE})
-RETURNING id
-""")
-
-RELEASE_OTHERS = text(f"""
-UPDATE gateway.runs SET lease_until = now() - interval '1 second'
- WHERE owner <> :owner AND state IN ({_ACTIVE}) AND lease_until >= now()
-RETURNING id
-""")
-
-_APPROVAL_DUE = "default_approve AND decide_time IS NULL AND expire_time <= now()"
-ANY_APPROVAL_DUE = any_row_sql("gateway.approvals", _APPROVAL_DUE, order="expire_time")
-"""SQL expression: whether a deadline has passed that approves."""
-DUE = text(f"""
-SELECT project_id, id, expire_time FROM gateway.approvals
- WHERE {_APPROVAL_DUE}
-   AND (expire_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
-   AND project_id <> ALL(CAST(:without_projects AS text[]))
- ORDER BY expire_time, id LIMIT :limit
 """)

@@ -1,0 +1,84 @@
+"""Sums of the usage of runs in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from strata.gateway.runs.domain.runs import UsageSum
+from strata.gateway.runs.store.base import RunTables
+from strata.gateway.runs.store.rows import usage_of
+from strata.shared.usage import COUNTS
+
+_SUMS = ", ".join(
+    [
+        "count(*) AS run_count",
+        "coalesce(sum(step_count), 0) AS step_count",
+        *(f"coalesce(sum({name}), 0) AS {name}" for name in COUNTS),
+        "coalesce(bool_or(usage_estimated), false) AS usage_estimated",
+    ]
+)
+
+# Usage of a group run is the usage of the runs of its members, which are counted themselves.
+_COUNTED = "conversation_id NOT LIKE 'group-%'"
+_USAGE_OF_PROJECT = f"""
+  FROM gateway.runs
+ WHERE project_id = :project_id AND finish_time >= :start AND finish_time < :end
+   AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id) AND {_COUNTED}
+"""
+_USAGE = text(f"SELECT {_SUMS} {_USAGE_OF_PROJECT}")
+# Parts are numbered from 1.
+_USAGE_SERIES = text(f"""
+SELECT width_bucket(finish_time, CAST(:starts AS timestamptz[])) AS part, {_SUMS}
+{_USAGE_OF_PROJECT}
+ GROUP BY part
+""")
+
+_USAGE_OF_PROJECTS = text(f"""
+SELECT project_id, {_SUMS}
+  FROM gateway.runs
+ WHERE project_id = ANY(CAST(:project_ids AS text[]))
+   AND finish_time >= :start AND finish_time < :end AND {_COUNTED}
+ GROUP BY project_id
+""")
+
+
+class PostgresUsage(RunTables):
+    """Sums the usage of ended runs."""
+
+    async def usage(
+        self, project_id: str, start: datetime, end: datetime, agent_id: str
+    ) -> UsageSum:
+        """See `RunStore.usage`."""
+        values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
+        return _usage_sum((await self._read(_USAGE, values)).mappings().one())
+
+    async def usage_series(
+        self, project_id: str, starts: Sequence[datetime], end: datetime, agent_id: str
+    ) -> Sequence[UsageSum]:
+        """See `RunStore.usage_series`."""
+        values = {
+            "project_id": project_id,
+            "start": starts[0],
+            "starts": list(starts),
+            "end": end,
+            "agent_id": agent_id,
+        }
+        rows = (await self._read(_USAGE_SERIES, values)).mappings().all()
+        sums = {row["part"]: _usage_sum(row) for row in rows}
+        return [sums.get(number, UsageSum()) for number in range(1, len(starts) + 1)]
+
+    async def usage_of_projects(
+        self, project_ids: Sequence[str], start: datetime, end: datetime
+    ) -> Mapping[str, UsageSum]:
+        """See `RunStore.usage_of_projects`."""
+        values = {"project_ids": list(project_ids), "start": start, "end": end}
+        rows = await self._worker.system_query(_USAGE_OF_PROJECTS, values)
+        return {row.project_id: _usage_sum(row._asdict()) for row in rows}
+
+
+def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
+    return UsageSum(int(row["run_count"]), int(row["step_count"]), usage_of(row))
