@@ -10,7 +10,12 @@ from strata.core_memory.domain.blocks import block_not_found
 from strata.shared.context import current_project
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.idempotency.request_table import ANY_SUBJECT, ColumnType, RequestTable
+from strata.shared.idempotency.request_table import (
+    ANY_SUBJECT,
+    ColumnType,
+    RecordedRequestTable,
+    TableLayout,
+)
 
 # A field that no response has, of type string, so that a release before parses it as well.
 _PURGED = b"\xfa\xff\xff\xff\x0f"
@@ -24,15 +29,13 @@ _PURGE = text(
 )
 
 
-class CoreMemoryRequests(RequestTable):
+class CoreMemoryRequests(RecordedRequestTable):
     """The stored responses, of which those that hold a purged block are destroyed with it."""
 
     def __init__(self) -> None:
         super().__init__(
             "core_memory.requests",
-            digest_type=ColumnType.BYTES,
-            response_type=ColumnType.BYTES,
-            subject="block_id",
+            TableLayout(ColumnType.BYTES, digest_type=ColumnType.BYTES, subject="block_id"),
         )
 
     def replayed(self, request: RequestKey, row: Any) -> Any:

@@ -32,12 +32,17 @@ from strata.protocol.errors import AlreadyExistsError, Reason
 from strata.shared.db import Database
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.idempotency.request_table import RequestTable, run_once
+from strata.shared.idempotency.request_table import (
+    ClaimedRequestTable,
+    RecordedRequestTable,
+    run_once,
+)
 from strata.shared.ids import new_id
 from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION
 from strata.tool_execution.store.request_table import REQUESTS as TOOL_EXECUTION_REQUESTS
 
-_TABLES: dict[str, tuple[Any, RequestTable, Callable[[str], Any]]] = {
+_Table = ClaimedRequestTable | RecordedRequestTable
+_TABLES: dict[str, tuple[Any, _Table, Callable[[str], Any]]] = {
     "agent_loop": (AGENT_LOOP, AGENT_LOOP_REQUESTS, lambda answer: {"answer": answer}),
     "archival": (ARCHIVAL, RECEIPTS, lambda answer: [answer]),
     "core_memory": (CORE_MEMORY, CORE_MEMORY_REQUESTS, str.encode),
@@ -61,12 +66,11 @@ class _TableRequests:
     """Requests whose responses a `RequestTable` stores."""
 
     def __init__(
-        self, database: Database, table: RequestTable, response_of: Callable[[str], Any], order: str
+        self, database: Database, table: _Table, response_of: Callable[[str], Any]
     ) -> None:
         self._database = database
         self._table = table
         self._response_of = response_of
-        self._order = order
         self._effects = 0
 
     async def send(self, request_id: str, content: str) -> Any:
@@ -74,29 +78,24 @@ class _TableRequests:
         response = self._response_of(new_id("request"))
         is_new = False
 
-        async def claim_first(connection: AsyncConnection) -> Any:
+        async def send_once(connection: AsyncConnection) -> Any:
             nonlocal is_new
-            known = await self._table.claim(connection, request)
-            is_new = known is None
-            if known is not None:
-                return known
+            table = self._table
+            if isinstance(table, ClaimedRequestTable):
+                first_response = await table.claim(connection, request)
+            else:
+                first_response = await table.find(connection, request)
+            is_new = first_response is None
+            if first_response is not None:
+                return first_response
             await asyncio.sleep(0.01)
-            await self._table.answer(connection, request, response)
+            if isinstance(table, ClaimedRequestTable):
+                await table.answer(connection, request, response)
+            else:
+                await table.record(connection, request, response)
             return response
 
-        async def record_last(connection: AsyncConnection) -> Any:
-            nonlocal is_new
-            known = await self._table.find(connection, request)
-            is_new = known is None
-            if known is not None:
-                return known
-            await asyncio.sleep(0.01)
-            await self._table.record(connection, request, response)
-            return response
-
-        result = await run_once(
-            self._database, claim_first if self._order == "claim" else record_last
-        )
+        result = await run_once(self._database, send_once)
         self._effects += is_new
         return result
 
@@ -159,7 +158,7 @@ def _archive_requests(database: Database) -> _CreatingRequests:
 
 _SUBJECTS = [
     "archival archive",
-    *(f"{service} {order}" for service in _TABLES for order in ("claim", "record")),
+    *(f"{service} table" for service in _TABLES),
     *(f"gateway {kind}" for kind in ("run", "schedule", "webhook", "project")),
 ]
 
@@ -182,7 +181,7 @@ async def requests(request: Any, databases: Any) -> AsyncIterator[Requests]:
         yield _archive_requests(database)
     else:
         _, table, response_of = _TABLES[service]
-        yield _TableRequests(database, table, response_of, variant)
+        yield _TableRequests(database, table, response_of)
     await database.close()
     await worker.close()
 
@@ -230,7 +229,7 @@ async def test_ids_of_projects_are_independent_and_expire(service: str, database
     urls = await databases.of(migrations)
     database, worker = Database(urls.service_url), Database(urls.worker_url)
     try:
-        mine = _TableRequests(database, table, response_of, "claim")
+        mine = _TableRequests(database, table, response_of)
         first = await mine.send("order-1", "a")
         with new_project():
             assert await mine.send("order-1", "b") != first

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from strata.shared.idempotency.request_table import ColumnType, RequestTable
+from strata.shared.idempotency.request_table import (
+    ColumnType,
+    RecordedRequestTable,
+    TableLayout,
+)
 
-REQUESTS = RequestTable(
+REQUESTS = RecordedRequestTable(
     "agent_loop.requests",
-    digest="payload_hash",
-    response="answer",
-    response_type=ColumnType.JSON,
-    subject="subject_id",
+    TableLayout(ColumnType.JSON, response="answer", digest="payload_hash", subject="subject_id"),
 )

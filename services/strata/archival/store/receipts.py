@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from strata.shared.idempotency.request_table import ColumnType, RequestTable
+from strata.shared.idempotency.request_table import (
+    ClaimedRequestTable,
+    ColumnType,
+    TableLayout,
+)
 
-RECEIPTS = RequestTable("archival.receipts", response_type=ColumnType.JSON)
+RECEIPTS = ClaimedRequestTable("archival.receipts", TableLayout(ColumnType.JSON))

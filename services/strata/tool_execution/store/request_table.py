@@ -9,7 +9,12 @@ from sqlalchemy import text
 from strata.shared.context import current_project
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
-from strata.shared.idempotency.request_table import ANY_SUBJECT, ColumnType, RequestTable
+from strata.shared.idempotency.request_table import (
+    ANY_SUBJECT,
+    ClaimedRequestTable,
+    ColumnType,
+    TableLayout,
+)
 from strata.tool_execution.domain.registry import tool_missing
 
 _DELETED = "deleted: "
@@ -24,13 +29,11 @@ _PURGE = text(
 )
 
 
-class ToolRequests(RequestTable):
+class ToolRequests(ClaimedRequestTable):
     """The stored responses, of which those that hold a deleted tool are destroyed with it."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "tool_execution.requests", response_type=ColumnType.TEXT, subject="tool_id"
-        )
+        super().__init__("tool_execution.requests", TableLayout(ColumnType.TEXT, subject="tool_id"))
 
     def replayed(self, request: RequestKey, row: Any) -> Any:
         """See `RequestTable.replayed`.

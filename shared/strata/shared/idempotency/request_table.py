@@ -1,14 +1,14 @@
 """Tables of stored responses, so that a repeated request gets the first response again.
 
 A service stores the response of a request in the same transaction as its effect. A repetition
-finds the response and has no effect. There are two orders:
+finds the response and has no effect. There are two kinds of tables, by the time at which a
+transaction writes the request:
 
-- `claim` first and `answer` last: a concurrent repetition waits for the first transaction at the
-  claim, and then gets its response.
-- `find` first and `record` last, for transactions that lock other rows first: of concurrent
+- `ClaimedRequestTable`: first. A concurrent repetition waits for the first transaction when it
+  claims the id, and then gets the response.
+- `RecordedRequestTable`: last, for transactions that lock other rows first. Of concurrent
   transactions all but one fail with `LostRaceError` and are run again, see `run_once`. One that
-  waited for such a lock may also be refused because of the effect of the first, see
-  `answered_or`.
+  waited for such a lock may also be refused because of the effect of the first, see `answered_or`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ ResultT = TypeVar("ResultT")
 
 _ATTEMPTS = 3
 _PAUSE = timedelta(hours=1)
+_IS_REQUEST = "project_id = :project AND request_id = :request"
 REQUESTS_KEPT = timedelta(days=7)
 """How long a repeated request id is recognised: longer than any client repeats a request."""
 
@@ -53,65 +55,54 @@ class ColumnType(Enum):
     TEXT = "text"
 
 
-class RequestTable:
-    """The table of stored responses of one service.
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """Names and types of the columns that differ between the tables of the services.
 
-    It has a primary key of ``project_id`` and ``request_id``, and ``create_time`` with an index.
-    Names and types of the other two columns differ between the services.
-
-    Args:
-        name: Name with schema.
-        digest: Column of the digest: text, or bytea of the bytes of a hexadecimal digest.
+    Attributes:
+        response_type: Decides what a response is: bytes, a JSON value or a string.
         response: Column of the response.
+        digest: Column of the digest: text, or bytea of the bytes of a hexadecimal digest.
         digest_type: `ColumnType.TEXT` or `ColumnType.BYTES`.
-        response_type: Its type decides what a response is: bytes, a JSON value or a string.
         subject: Column with the id of the only object that a response holds; empty if the table has
             none. Its default is `ANY_SUBJECT`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        digest: str = "digest",
-        response: str = "response",
-        digest_type: ColumnType = ColumnType.TEXT,
-        response_type: ColumnType,
-        subject: str = "",
-    ) -> None:
-        self._digest_type = digest_type
-        self._response_type = response_type
-        self.join = f"LEFT JOIN {name} s ON s.project_id = :project AND s.request_id = :request"
-        """Joins the stored request to a statement, for `replayed`; with `columns`."""
-        self.columns = f"s.{digest} AS request_digest, s.{response} AS request_response"
-        """The columns of a joined request."""
-        digest_value = f"CAST(:request_digest AS {digest_type.value})"
-        response_value = f"CAST(:request_response AS {response_type.value})"
-        self._has_subject = bool(subject)
+    response_type: ColumnType
+    response: str = "response"
+    digest: str = "digest"
+    digest_type: ColumnType = ColumnType.TEXT
+    subject: str = ""
+
+
+class RequestTable:
+    """The table of stored responses of one service.
+
+    It has a primary key of ``project_id`` and ``request_id``, and ``create_time`` with an index.
+
+    Args:
+        name: Name with schema.
+        layout: Its other columns.
+    """
+
+    def __init__(self, name: str, layout: TableLayout) -> None:
+        self._layout = layout
+        digest, response, subject = layout.digest, layout.response, layout.subject
         more_columns, more_values = (f", {subject}", ", :request_subject") if subject else ("", "")
         self.insert = (
             f"INSERT INTO {name} (project_id, request_id, {digest}, {response}{more_columns})"
-            f" SELECT :project, :request, {digest_value}, {response_value}{more_values}"
+            f" SELECT :project, :request, CAST(:request_digest AS {layout.digest_type.value}),"
+            f" CAST(:request_response AS {layout.response_type.value}){more_values}"
             " WHERE CAST(:request AS text) <> ''"
         )
-        """Inserts a request as a part of a larger statement; `values` has its parameters."""
-        is_request = "project_id = :project AND request_id = :request"
-        find = f"SELECT {self.columns} FROM {name} s WHERE {is_request}"
+        """Inserts a request; `values` has the parameters. Larger statements can include it."""
+        self.columns = f"s.{digest} AS request_digest, s.{response} AS request_response"
+        """The columns of a stored request ``s``, for `replayed`."""
+        find = f"SELECT {self.columns} FROM {name} s WHERE {_IS_REQUEST}"
         self._find = text(find)
         self._lock = text(f"{find} FOR UPDATE")
         # Waits for a transaction with the same id, and then does nothing.
         self._insert = text(f"{self.insert} ON CONFLICT (project_id, request_id) DO NOTHING")
-        set_subject = f", {subject} = :request_subject" if subject else ""
-        # Sets the time again: parts of a resumable request may arrive hours apart.
-        self._answer = text(
-            f"UPDATE {name} SET {response} = {response_value}, create_time = now(){set_subject}"
-            f" WHERE {is_request}"
-        )
-        self._keep = text(
-            f"WITH kept AS ({self.insert} ON CONFLICT DO NOTHING RETURNING {response})"
-            f" SELECT {response} FROM kept UNION ALL"
-            f" SELECT {response} FROM {name} WHERE {is_request} AND {digest} = {digest_value}"
-        )
         self._delete = text(
             f"DELETE FROM {name} WHERE (project_id, request_id) IN ("
             f" SELECT project_id, request_id FROM {name}"
@@ -135,7 +126,7 @@ class RequestTable:
             "request_digest": self._stored_digest(request),
             "request_response": self._stored_response(response),
         }
-        return {**values, "request_subject": subject} if self._has_subject else values
+        return {**values, "request_subject": subject} if self._layout.subject else values
 
     def replayed(self, request: RequestKey, row: Any) -> Any:
         """Returns the stored response in a row with `columns`; None if there is none.
@@ -147,7 +138,7 @@ class RequestTable:
             return None
         check_same_request(request.id, row.request_digest, self._stored_digest(request))
         response = row.request_response
-        if self._response_type is ColumnType.JSON and isinstance(response, str):
+        if self._layout.response_type is ColumnType.JSON and isinstance(response, str):
             return json.loads(response)
         return response
 
@@ -170,6 +161,62 @@ class RequestTable:
         result = await connection.execute(self._lock if lock else self._find, values)
         row = result.one_or_none()
         return None if row is None else self.replayed(request, row)
+
+    async def delete_expired(self, worker: Database, keep: timedelta = REQUESTS_KEPT) -> int:
+        """Deletes requests of all projects that are older than `keep`; returns their number.
+
+        Args:
+            worker: Connects with the worker role.
+            keep: How long repetitions are recognised.
+        """
+        return await delete_in_batches(worker, self._delete, {"age": keep})
+
+    async def delete_expired_hourly(self, worker: Database) -> None:
+        """Deletes expired requests once an hour, until cancelled; see `delete_expired`."""
+        while True:
+            await self.delete_expired(worker)
+            await asyncio.sleep(_PAUSE.total_seconds())
+
+    def _stored_digest(self, request: RequestKey) -> str | bytes:
+        is_bytes = self._layout.digest_type is ColumnType.BYTES
+        return bytes.fromhex(request.digest) if is_bytes else request.digest
+
+    def _stored_response(self, response: Any) -> str | bytes:
+        match self._layout.response_type:
+            case ColumnType.JSON:
+                return json.dumps(response, ensure_ascii=False)
+            case ColumnType.BYTES:
+                return b"" if response is None else bytes(response)
+            case ColumnType.TEXT:
+                return "" if response is None else str(response)
+
+
+class ClaimedRequestTable(RequestTable):
+    """A table in which a transaction reserves the id of its request before it does anything else.
+
+    `claim` comes first and `answer` last. `keep` does both, if the response is known at once.
+
+    Args:
+        name: Name with schema.
+        layout: Its columns.
+    """
+
+    def __init__(self, name: str, layout: TableLayout) -> None:
+        super().__init__(name, layout)
+        response = layout.response
+        set_subject = f", {layout.subject} = :request_subject" if layout.subject else ""
+        # Sets the time again: parts of a resumable request may arrive hours apart.
+        self._answer = text(
+            f"UPDATE {name}"
+            f" SET {response} = CAST(:request_response AS {layout.response_type.value}),"
+            f" create_time = now(){set_subject} WHERE {_IS_REQUEST}"
+        )
+        self._keep = text(
+            f"WITH inserted AS ({self.insert} ON CONFLICT DO NOTHING RETURNING {response})"
+            f" SELECT {response} FROM inserted UNION ALL"
+            f" SELECT {response} FROM {name} WHERE {_IS_REQUEST}"
+            f" AND {layout.digest} = CAST(:request_digest AS {layout.digest_type.value})"
+        )
 
     async def claim(
         self, connection: AsyncConnection, request: RequestKey, *, lock: bool = False
@@ -216,6 +263,44 @@ class RequestTable:
             del values["request_digest"]
             await connection.execute(self._answer, values)
 
+    async def keep(
+        self,
+        connection: AsyncConnection,
+        request: RequestKey,
+        response: Any,
+        subject: str = ANY_SUBJECT,
+    ) -> Any:
+        """Stores a response unless there is one, and returns the stored one, in one statement.
+
+        Args:
+            connection: In a transaction.
+            request: The request.
+            response: Its response.
+            subject: As for `values`; empty if it holds no objects.
+
+        Returns:
+            The stored response; None if the id was used for another request.
+        """
+        values = self.values(request, response, subject)
+        return (await connection.execute(self._keep, values)).scalar_one_or_none()
+
+
+class RecordedRequestTable(RequestTable):
+    """A table in which a transaction stores its request at the end, with the response.
+
+    `find` comes first and `record` last. Larger statements can do the same: with `join` and
+    `columns` they find the request, and with `insert` they record it.
+
+    Args:
+        name: Name with schema.
+        layout: Its columns.
+    """
+
+    def __init__(self, name: str, layout: TableLayout) -> None:
+        super().__init__(name, layout)
+        self.join = f"LEFT JOIN {name} s ON s.project_id = :project AND s.request_id = :request"
+        """Joins the stored request to a statement, for `replayed`; with `columns`."""
+
     async def record(
         self,
         connection: AsyncConnection,
@@ -238,55 +323,6 @@ class RequestTable:
             result = await connection.execute(self._insert, self.values(request, response, subject))
             if not result.rowcount:
                 raise LostRaceError
-
-    async def keep(
-        self,
-        connection: AsyncConnection,
-        request: RequestKey,
-        response: Any,
-        subject: str = ANY_SUBJECT,
-    ) -> Any:
-        """Stores a response unless there is one, and returns the stored one, in one statement.
-
-        Args:
-            connection: In a transaction.
-            request: The request.
-            response: Its response.
-            subject: As for `values`; empty if it holds no objects.
-
-        Returns:
-            The stored response; None if the id was used for another request.
-        """
-        values = self.values(request, response, subject)
-        return (await connection.execute(self._keep, values)).scalar_one_or_none()
-
-    async def delete_expired(self, worker: Database, keep: timedelta = REQUESTS_KEPT) -> int:
-        """Deletes requests of all projects that are older than `keep`; returns their number.
-
-        Args:
-            worker: Connects with the worker role.
-            keep: How long repetitions are recognised.
-        """
-        return await delete_in_batches(worker, self._delete, {"age": keep})
-
-    async def delete_expired_hourly(self, worker: Database) -> None:
-        """Deletes expired requests once an hour, until cancelled; see `delete_expired`."""
-        while True:
-            await self.delete_expired(worker)
-            await asyncio.sleep(_PAUSE.total_seconds())
-
-    def _stored_digest(self, request: RequestKey) -> str | bytes:
-        is_bytes = self._digest_type is ColumnType.BYTES
-        return bytes.fromhex(request.digest) if is_bytes else request.digest
-
-    def _stored_response(self, response: Any) -> str | bytes:
-        match self._response_type:
-            case ColumnType.JSON:
-                return json.dumps(response, ensure_ascii=False)
-            case ColumnType.BYTES:
-                return b"" if response is None else bytes(response)
-            case ColumnType.TEXT:
-                return "" if response is None else str(response)
 
 
 async def run_once(
