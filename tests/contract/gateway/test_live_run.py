@@ -500,7 +500,7 @@ async def test_large_events_are_not_buffered_in_memory_for_late_or_slow_follower
         for number in range(20):
             await run.append(large_message(number))
             await run.flush()
-            for held in (run._recent, slow._events):
+            for held in (run._publisher._recent, slow._events):
                 assert sum(size for size, _ in held) < 8 * 1024 * 1024
         # The follower reads the missed events from the database.
         assert [event async for event in slow] == []

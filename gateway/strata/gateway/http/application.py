@@ -71,26 +71,6 @@ def http_application(
         tracer: Begins the spans of the requests; None if traces are off.
     """
     bodies = LargeBodies(channel)
-    messages = JsonMessages(bodies)
-    connect = ConnectApplication(
-        public_services(), channel, messages, max_message_bytes=max_message_bytes
-    )
-    rpcs = _RpcApplication(
-        connect,
-        {
-            f"/{service.full_name}/{method.name}"
-            for service in public_services()
-            for method in service.methods
-        },
-        {
-            f"/{service.full_name}/{method.name}": PlainStream(
-                method, channel, messages, max_body_bytes=max_message_bytes
-            )
-            for service in public_services()
-            for method in service.methods
-            if method.server_streaming and not method.client_streaming
-        },
-    )
     # The SDKs of MCP and A2A take 25 MB and 5 MB; the console compiles templates.
     mcp = _OnDemand(
         lambda: import_module("strata.gateway.http.mcp").McpApplication(
@@ -108,6 +88,7 @@ def http_application(
             channel, console_secret, max_body_bytes=max_message_bytes, started=started
         )
     )
+    rpcs = _rpcs(channel, JsonMessages(bodies), max_message_bytes)
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, methods=["GET"]),
         *OpenAiApi(channel, bodies, max_body_bytes=max_message_bytes).routes(),
@@ -117,7 +98,36 @@ def http_application(
         *([Mount(CONSOLE_PATH, console)] if console_secret else ()),
         *(Mount(f"/{service.full_name}", rpcs) for service in public_services()),
     ]
-    cors = Middleware(
+    application = Starlette(
+        routes=routes,
+        middleware=[_cors(origins)] if origins else [],
+        exception_handlers={HTTPException: _refused, ClientDisconnect: _left},
+    )
+    return application if tracer is None else TracedRequests(application, tracer)
+
+
+def _rpcs(
+    channel: grpc.aio.Channel, messages: JsonMessages, max_message_bytes: int
+) -> _RpcApplication:
+    """Returns the application that serves the methods of the public services."""
+    methods = {
+        f"/{service.full_name}/{method.name}": method
+        for service in public_services()
+        for method in service.methods
+    }
+    plain_streams = {
+        path: PlainStream(method, channel, messages, max_body_bytes=max_message_bytes)
+        for path, method in methods.items()
+        if method.server_streaming and not method.client_streaming
+    }
+    connect = ConnectApplication(
+        public_services(), channel, messages, max_message_bytes=max_message_bytes
+    )
+    return _RpcApplication(connect, methods.keys(), plain_streams)
+
+
+def _cors(origins: Sequence[str]) -> Middleware:
+    return Middleware(
         CORSMiddleware,
         allow_origins=list(origins),
         allow_methods=["GET", "POST"],
@@ -126,12 +136,6 @@ def http_application(
         expose_headers=list(_RESPONSE_HEADERS),
         max_age=_CORS_CACHE_S,
     )
-    application = Starlette(
-        routes=routes,
-        middleware=[cors] if origins else [],
-        exception_handlers={HTTPException: _refused, ClientDisconnect: _left},
-    )
-    return application if tracer is None else TracedRequests(application, tracer)
 
 
 async def _healthz(_: Request) -> Response:

@@ -10,7 +10,7 @@ fusion does not return the ranks.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -228,18 +228,36 @@ def fuse(
         At most one hit per document. Ties are broken by cosine, by the score for words, and by the
         smaller id, so that the result does not depend on the order of the input.
     """
+    documents = _scored(dense, sparse, depth, config, corpus, dense_weight)
+    _add_surroundings(documents, config)
+    related = _related(documents.values(), config, config.floor * floor_share, keep_weak=weak)
+    if newest_share:
+        _prefer_newest(related, newest_share * config.newest)
+    related.sort(key=attrgetter("order"))
+    if config.order is not None:
+        _put_in_order(related, config.order, newest_share)
+    # Only returned documents become `Hit`s, because most candidates are not returned.
+    return [_hit(document) for document in related[:limit]]
+
+
+def _scored(
+    dense: Sequence[Candidate],
+    sparse: Sequence[Candidate],
+    depth: int,
+    config: FusionConfig,
+    corpus: int,
+    dense_weight: float,
+) -> dict[str, _ScoredDocument]:
+    """Returns the documents of both arms by id, with their relevance; arguments as for `fuse`."""
     by_meaning = _ranked(dense)
     # Candidates without a word of the query are dropped: ranking them lowers recall at 1 from
     # .41 to .10.
     by_words = _ranked(hit for hit in sparse if hit.score > 0)
-    # If the list was cut at `depth`, the cosine of a missing document is at most that of the last
-    # one; this bound is used in its place.
+    # If the list was cut at `depth`, the cosine of a missing document is at most the lowest one in
+    # the list; this bound is used in its place.
     cut = len(dense) >= depth
     unseen = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
-    floor = config.floor * floor_share
     half = config.half_words * rarest_word_score(corpus)
-
-    # Only returned documents become `Hit`s, because most candidates are not returned.
     documents: dict[str, _ScoredDocument] = {}
     for document_id in by_meaning.keys() | by_words.keys():
         vector_rank, meaning = by_meaning.get(document_id, _NO_MATCH)
@@ -251,27 +269,35 @@ def fuse(
         documents[document_id] = _ScoredDocument(
             by_dense, by_sparse, relevance, vector_rank, meaning, fts_rank, words
         )
-    _add_surroundings(documents, config)
-    best = max((document.relevance for document in documents.values()), default=0.0)
+    return documents
+
+
+def _related(
+    documents: Collection[_ScoredDocument], config: FusionConfig, floor: float, *, keep_weak: bool
+) -> list[_ScoredDocument]:
+    """Returns the documents above the floor, with their scores.
+
+    Args:
+        documents: Documents with their surroundings.
+        config: Whether there is a learned order.
+        floor: The floor of the query.
+        keep_weak: Also return documents below the floor, marked as weak.
+    """
+    best = max((document.relevance for document in documents), default=0.0)
     below_clear_match = config.order is not None and best >= _CLEAR_MATCH * floor
     share = _FLOOR_BELOW_CLEAR_MATCH if below_clear_match else 1.0
     related: list[_ScoredDocument] = []
-    for document in documents.values():
+    for document in documents:
         around = document.surroundings
         beside_match = around.best_neighbour >= floor
         least = floor * (min(share, _FLOOR_BESIDE_MATCH) if beside_match else share)
         document.weak = document.relevance < least
-        if document.weak and not weak:
+        if document.weak and not keep_weak:
             continue
         bonus = document.source.bonus
         document.score = document.relevance + around.neighbours + around.session + bonus
         related.append(document)
-    if newest_share:
-        _prefer_newest(related, newest_share * config.newest)
-    related.sort(key=attrgetter("order"))
-    if config.order is not None:
-        _put_in_order(related, config.order, newest_share)
-    return [_hit(document) for document in related[:limit]]
+    return related
 
 
 def merge_rankings(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:

@@ -1,4 +1,4 @@
-"""The event log of a run that this gateway executes, and its subscriptions in this process.
+"""The event log of a run that this gateway executes.
 
 An event with a sequence is stored before it is published, so a resumed stream equals the original
 one, and sequences have no gaps. Later events, including deltas, wait for an event that is not
@@ -10,11 +10,9 @@ are not stored and have the sequence 0.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
 
 from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
@@ -31,94 +29,31 @@ from strata.gateway.runs.domain.runs import (
     RunStore,
     StoredEvent,
 )
+from strata.gateway.runs.events.flush_timer import FlushTimer
 from strata.gateway.runs.events.model_calls import ModelCalls
-from strata.gateway.runs.events.partial_text import DELTAS, PartialTexts
+from strata.gateway.runs.events.partial_text import DELTAS
 from strata.gateway.runs.events.progress import RunProgress
+from strata.gateway.runs.events.publisher import EventPublisher, EventStamp, Subscription
+from strata.gateway.runs.events.unstored_events import UnstoredEvents
 from strata.shared.clock import Clock
 from strata.shared.convert.usage import usage_from_proto, usage_to_proto
 from strata.shared.logs import get_logger
-from strata.shared.settings import MIB
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 RunEvent = run_event_pb2.RunEvent
 
-_MAX_UNSTORED = 64
-_MAX_UNSTORED_BYTES = 8 * MIB
-_MAX_HELD = 1024
 # How long a batch waits for further events. The first step follows the start of a run immediately,
 # and the end of a turn its last message, so these two wait longer.
 _START_DELAY_S = 0.05
 _MESSAGE_DELAY_S = 0.005
 _DELAY_S = 0.002
 _RETRY_S = 0.2
-# Recent events in memory for followers: an event can have some MiB, a run thousands of them. Older
-# events are read from the database.
-_RECENT_EVENTS = 256
-_RECENT_BYTES = MIB
-_SUBSCRIBER_EVENTS = 1024
-_SUBSCRIBER_BYTES = 8 * MIB
 
 _NOT_STORED = "The run ended before this reply was stored."
 _REPEATED = "The step was interrupted and is done again."
 
 _log = get_logger(__name__)
-
-
-class Subscription:
-    """The events of a live run for one follower, after a sequence.
-
-    The iteration ends with RunFinished. It ends without it if the follower falls too far behind or
-    the run leaves this gateway; then the follower has to start again.
-
-    Args:
-        after: Sequence of the last event that the follower has.
-        tokens: Whether it wants deltas.
-    """
-
-    def __init__(self, after: int, *, tokens: bool) -> None:
-        self._after = after
-        self._tokens = tokens
-        self._events: deque[tuple[int, run_event_pb2.RunEvent]] = deque()
-        self._bytes = 0
-        self._changed = asyncio.Event()
-        self._closed = False
-
-    def put(self, event: run_event_pb2.RunEvent, size: int) -> None:
-        """Adds an event; a follower that is too far behind is disconnected.
-
-        Args:
-            event: The event.
-            size: Its size in bytes.
-        """
-        if self._closed or (not self._tokens and event.WhichOneof("event") in DELTAS):
-            return
-        if 0 < event.sequence <= self._after:
-            return
-        full = len(self._events) >= _SUBSCRIBER_EVENTS or self._bytes + size > _SUBSCRIBER_BYTES
-        if self._events and full:
-            self._events.clear()
-            self.close()
-            return
-        self._events.append((size, event))
-        self._bytes += size
-        self._changed.set()
-
-    def close(self) -> None:
-        """Ends the subscription after the events that it has."""
-        self._closed = True
-        self._changed.set()
-
-    async def __aiter__(self) -> AsyncIterator[run_event_pb2.RunEvent]:
-        while True:
-            while self._events:
-                size, event = self._events.popleft()
-                self._bytes -= size
-                yield event
-            if self._closed:
-                return
-            self._changed.clear()
-            await self._changed.wait()
 
 
 class LiveRun:
@@ -138,36 +73,34 @@ class LiveRun:
         run = dispatch.run
         self.fence = Fence(run.project_id, run.id, run.attempt, owner)
         self.finished = False
-        self.closed = False
         self.has_responded = False
         self._store = store
         self._clock = clock
         self._accepted_at = clock.monotonic() - dispatch.age_s
         self._model_calls = ModelCalls()
         self._sequence = run.last_sequence
-        self._unstored: list[StoredEvent] = []
-        self._unstored_bytes = 0
-        self._held: deque[run_event_pb2.RunEvent] = deque()
-        self._recent: deque[tuple[int, run_event_pb2.RunEvent]] = deque()
-        self._recent_bytes = 0
-        self._recent_from = run.last_sequence + 1
-        self._subscriptions: set[Subscription] = set()
+        self._unstored = UnstoredEvents()
+        self._stamp = EventStamp(run.id, clock)
+        self._publisher = EventPublisher(run.last_sequence, self._stamp)
         self._progress = RunProgress()
         self._stored_progress = self.progress
         self._payload = dispatch.payload
         self._kind = run.kind
         self._tended: TendedTurn | None = None
-        self._texts = PartialTexts()
         self._read: TranscriptRead | None = None
         self._writing = asyncio.Lock()
-        self._timer: asyncio.TimerHandle | None = None
-        self._flusher: asyncio.Task[None] | None = None
+        self._flush_timer = FlushTimer()
         self._lost: LeaseLostError | None = None
 
     @property
     def project_id(self) -> str:
         """The project of the run."""
         return self.fence.project_id
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log accepts no more events."""
+        return self._publisher.closed
 
     @property
     def usage(self) -> Usage:
@@ -252,15 +185,10 @@ class LiveRun:
                 return
             self._add_withdrawal(event)
         self._add(event, kind)
-        while self._is_full():
+        while self._unstored.is_full:
             await self._flush()
             if self._lost is not None:
                 raise self._lost
-
-    def _is_full(self) -> bool:
-        if len(self._unstored) >= _MAX_UNSTORED or self._unstored_bytes >= _MAX_UNSTORED_BYTES:
-            return True
-        return len(self._held) >= _MAX_HELD
 
     def note_reply(self, reply: turn_service_pb2.ReplyReceived) -> None:
         """Records the tokens of a model call, whose step may be lost before it is stored."""
@@ -305,7 +233,7 @@ class LiveRun:
             LeaseLostError: Another gateway holds the run now; nothing was written.
             StrataError: The database failed; may be called again.
         """
-        self._stop_timer()
+        self._flush_timer.stop()
         async with self._writing:
             if self._lost is not None:
                 raise self._lost
@@ -313,45 +241,54 @@ class LiveRun:
                 # It stays in the log if the database fails, so a repeated call adds no second one.
                 restarted = self._withdrawal(_NOT_STORED, given_up=True)
                 self._append(RunEvent(step_restarted=restarted), "step_restarted")
-            event = RunEvent(run_finished=finished)
-            # Add the lost tokens of earlier attempts, which the last attempt does not count.
-            lost = self._progress.lost_usage(self.fence.attempt)
-            if lost != Usage():
-                usage = usage_from_proto(finished.usage) + lost
-                event.run_finished.usage.CopyFrom(usage_to_proto(usage))
-            # Keep them until they are stored, because this may be called again.
-            self._model_calls.end_open_call(self._elapsed_ms())
-            event.elapsed_ms = self._elapsed_ms()
-            event.model_calls.extend(self._model_calls.ended)
-            self._stamp(event, self._sequence + 1)
-            stored = StoredEvent(event.sequence, event.SerializeToString())
-            finished = event.run_finished
-            stop_reason, failure = stop_of(finished)
-            waits = stop_reason is StopReason.REQUIRES_APPROVAL
-            ending = RunEnding(
-                stop_reason,
-                failure,
-                usage_from_proto(finished.usage),
-                finished.step_count,
-                self._approval_request() if waits else None,
-                taint_of(finished.taint),
-                tended=None if waits else self._finished_turn(),
-                reads_transcript=self._kind is RunKind.SLEEPTIME,
-                read=self._read,
-            )
-            if not self._progress.has_effects:
-                ending = reopened_if_no_call_ran(self._payload, ending)
-            following = await self._store.finish(
-                self.fence, ending, [*self._unstored, stored], take_next=take_next
+            event = self._last_event(finished)
+            serialized = StoredEvent(event.sequence, event.SerializeToString())
+            next_run = await self._store.finish(
+                self.fence,
+                self._ending(event.run_finished),
+                [*self._unstored.batch(), serialized],
+                take_next=take_next,
             )
             self.finished = True
             self._sequence = event.sequence
             self._unstored.clear()
-            self._unstored_bytes = 0
             self._publish_stored(event.sequence)
-            self._publish(event)
+            self._publisher.publish(event)
         self.close()
-        return following
+        return next_run
+
+    def _last_event(self, finished: run_event_pb2.RunFinished) -> run_event_pb2.RunEvent:
+        event = RunEvent(run_finished=finished)
+        # Add the lost tokens of earlier attempts, which the last attempt does not count.
+        lost = self._progress.lost_usage(self.fence.attempt)
+        if lost != Usage():
+            usage = usage_from_proto(finished.usage) + lost
+            event.run_finished.usage.CopyFrom(usage_to_proto(usage))
+        # Keep them until they are stored, because this may be called again.
+        self._model_calls.end_open_call(self._elapsed_ms())
+        event.elapsed_ms = self._elapsed_ms()
+        event.model_calls.extend(self._model_calls.ended)
+        self._stamp.put(event, self._sequence + 1)
+        return event
+
+    def _ending(self, finished: run_event_pb2.RunFinished) -> RunEnding:
+        """Returns what is stored with the end of the run."""
+        stop_reason, failure = stop_of(finished)
+        waits = stop_reason is StopReason.REQUIRES_APPROVAL
+        ending = RunEnding(
+            stop_reason,
+            failure,
+            usage_from_proto(finished.usage),
+            finished.step_count,
+            self._approval_request() if waits else None,
+            taint_of(finished.taint),
+            tended=None if waits else self._finished_turn(),
+            reads_transcript=self._kind is RunKind.SLEEPTIME,
+            read=self._read,
+        )
+        if self._progress.has_effects:
+            return ending
+        return reopened_if_no_call_ran(self._payload, ending)
 
     def _finished_turn(self) -> TendedTurn | None:
         message_id, sequence = self._progress.last_message
@@ -362,38 +299,24 @@ class LiveRun:
 
     async def flush(self) -> None:
         """Tries once to store the unstored events."""
-        self._stop_timer()
+        self._flush_timer.stop()
         await self._flush()
 
     def close(self) -> None:
         """Ends all subscriptions; the log accepts no more events."""
-        self.closed = True
-        self._stop_timer()
-        for subscription in tuple(self._subscriptions):
-            subscription.close()
+        self._flush_timer.stop()
+        self._publisher.close()
 
-    @contextmanager
-    def subscribe(self, after: int, *, tokens: bool) -> Iterator[tuple[int, Subscription]]:
+    def subscribe(
+        self, after: int, *, tokens: bool
+    ) -> AbstractContextManager[tuple[int, Subscription]]:
         """Subscribes to the run for the length of the block.
 
         Yields:
             The sequence up to which stored events have to be read first (none if it is not above
             `after`), and the subscription, which starts after it.
         """
-        subscription = Subscription(after, tokens=tokens)
-        for size, event in self._recent:
-            subscription.put(event, size)
-        if tokens:
-            for snapshot in self._texts.snapshots():
-                self._stamp(snapshot, 0)
-                subscription.put(snapshot, snapshot.ByteSize())
-        self._subscriptions.add(subscription)
-        if self.closed:
-            subscription.close()
-        try:
-            yield self._recent_from - 1, subscription
-        finally:
-            self._subscriptions.discard(subscription)
+        return self._publisher.subscribe(after, tokens=tokens)
 
     def _add_withdrawal(self, event: run_event_pb2.RunEvent) -> None:
         """Withdraws the streamed text of a step that a new attempt repeats."""
@@ -418,26 +341,23 @@ class LiveRun:
         if kind in DELTAS:
             self._progress.note(event, kind)
             self._model_calls.note_piece(self._elapsed_ms)
-            self._stamp(event, 0)
-            if self._held:
-                self._held.append(event)
+            self._stamp.put(event, 0)
+            if self._unstored.unpublished:
+                self._unstored.unpublished.append(event)
             else:
-                self._publish(event)
+                self._publisher.publish(event)
             return
         self._append(event, kind)
         delays = {"run_started": _START_DELAY_S, "message_stored": _MESSAGE_DELAY_S}
-        self._schedule(delays.get(kind or "", _DELAY_S))
+        self._flush_timer.schedule(delays.get(kind or "", _DELAY_S), self._flush)
 
     def _append(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
         """Appends an event with the next sequence; it is stored with the next batch."""
         self._sequence += 1
         self._time(event)
-        self._stamp(event, self._sequence)
+        self._stamp.put(event, self._sequence)
         self._progress.note(event, kind)
-        stored = StoredEvent(event.sequence, event.SerializeToString())
-        self._unstored.append(stored)
-        self._unstored_bytes += len(stored.payload)
-        self._held.append(event)
+        self._unstored.add(event)
 
     def _approval_request(self) -> AskedApproval | None:
         asked = self._progress.asked
@@ -461,56 +381,13 @@ class LiveRun:
         del event.model_calls[:]
         event.model_calls.extend(self._model_calls.take())
 
-    def _stamp(self, event: run_event_pb2.RunEvent, sequence: int) -> None:
-        event.sequence = sequence
-        event.run_id = self.fence.run_id
-        if not event.HasField("create_time"):
-            now: datetime = self._clock.now()
-            event.create_time.FromDatetime(now)
-
     def _publish_stored(self, sequence: int) -> None:
-        """Publishes the held events up to a stored one, and the deltas right after it."""
-        while self._held and self._held[0].sequence <= sequence:
-            self._publish(self._held.popleft())
-
-    def _publish(self, event: run_event_pb2.RunEvent) -> None:
-        kind = event.WhichOneof("event")
-        self._texts.note(event, kind)
-        size = event.ByteSize()
-        if kind not in DELTAS:
-            self._keep(event, size)
-        for subscription in tuple(self._subscriptions):
-            subscription.put(event, size)
-
-    def _keep(self, event: run_event_pb2.RunEvent, size: int) -> None:
-        self._recent.append((size, event))
-        self._recent_bytes += size
-        while len(self._recent) > _RECENT_EVENTS or self._recent_bytes > _RECENT_BYTES:
-            gone, oldest = self._recent.popleft()
-            self._recent_bytes -= gone
-            self._recent_from = oldest.sequence + 1
-
-    def _schedule(self, delay: float) -> None:
-        loop = asyncio.get_running_loop()
-        when = loop.time() + delay
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_at(when, self._start_flush)
-
-    def _start_flush(self) -> None:
-        self._timer = None
-        self._flusher = asyncio.get_running_loop().create_task(self._flush())
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for event in self._unstored.take_published(sequence):
+            self._publisher.publish(event)
 
     async def _flush(self) -> None:
         async with self._writing:
-            batch, progress = list(self._unstored), self.progress
+            batch, progress = self._unstored.batch(), self.progress
             if not batch or self._lost is not None or self.finished:
                 return
             try:
@@ -522,11 +399,10 @@ class LiveRun:
             except Exception as error:  # noqa: BLE001 - nothing may be shown that is not stored
                 _log.warning("events not stored yet", run_id=self.fence.run_id, error=repr(error))
                 await asyncio.sleep(_RETRY_S)
-                self._schedule(0)
+                self._flush_timer.schedule(0, self._flush)
                 return
             self._stored_progress = progress
-            del self._unstored[: len(batch)]
-            self._unstored_bytes -= sum(len(event.payload) for event in batch)
+            self._unstored.remove(batch)
             self._publish_stored(batch[-1].sequence)
 
 
