@@ -70,7 +70,7 @@ class ServiceFacts:
 
     @property
     def callees(self) -> set[str]:
-        """The services of other pods that it opens channels to, read from its `main`."""
+        """The services of other pods that it opens channels to, read from its composition."""
         names = {
             call.args[0].value if isinstance(call.args[0], ast.Constant) else None
             for call in self._calls("channel")
@@ -82,22 +82,23 @@ class ServiceFacts:
 
     @property
     def databases(self) -> set[str]:
-        """The settings with the databases that its `main` opens."""
+        """The settings with the databases that it opens, read from its composition."""
         openings = {"open_database": "database_url", "open_worker_database": "worker_database_url"}
         return {
             openings[node.func.id]
-            for node in ast.walk(self._main)
+            for node in self._composition()
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in openings
         }
 
-    @property
-    def _main(self) -> ast.Module:
-        return ast.parse((self.folder / "main.py").read_text(encoding="utf-8"))
+    def _composition(self) -> Iterator[ast.AST]:
+        """Yields the nodes of `main`, and of the modules in `compose` if the service has some."""
+        for path in (self.folder / "main.py", *sorted(self.folder.glob("compose/*.py"))):
+            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
     def _calls(self, method: str) -> Iterator[ast.Call]:
-        for node in ast.walk(self._main):
+        for node in self._composition():
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             if node.func.attr == method:

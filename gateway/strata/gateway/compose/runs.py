@@ -56,7 +56,8 @@ async def build_runs(
     common: CommonParts, databases: PartitionDatabases, stack: AsyncExitStack
 ) -> RunParts:
     """Builds the parts; the stack closes them."""
-    settings, channel = common.settings, common.wiring.channel
+    settings, wiring = common.settings, common.wiring
+    agent_loop = wiring.channel("agent_loop")
     store = PostgresRunStore(
         databases.database, databases.worker, _lease_terms(settings, common.owner)
     )
@@ -65,19 +66,19 @@ async def build_runs(
     watch = RunWatch(store, pause_s=timing.FOLLOW_POLL_S)
     hub = RunHub(watch.notify)
     follower = RunFollower(store, hub, watch, common.peers, poll_s=timing.POLL_S)
-    group_turns = GroupTurns(store, follower, SwarmHolders(channel("agent_loop")))
+    group_turns = GroupTurns(store, follower, SwarmHolders(agent_loop))
     ingestion = DocumentIngestion(
         store,
-        channel("agent_loop"),
-        channel("core_memory"),
+        agent_loop,
+        wiring.channel("core_memory"),
         files_per_agent=settings.ingested_files_per_agent,
     )
     dispatcher = Dispatcher(
         store,
         hub,
-        TurnsByRunner(GrpcTurnClient(channel("agent_loop")), group_turns),
+        TurnsByRunner(GrpcTurnClient(agent_loop), group_turns),
         common.signer,
-        common.wiring.clock,
+        wiring.clock,
         owner=common.owner,
         terms=_dispatch_terms(settings),
         on_not_found=common.agents.forget,
@@ -91,12 +92,12 @@ async def build_runs(
         dispatcher,
         follower,
         common.agents,
-        GroupDirectory(channel("agent_loop")),
-        GrpcToolVersions(channel("tool_execution")),
+        GroupDirectory(agent_loop),
+        GrpcToolVersions(wiring.channel("tool_execution")),
         ingestion,
         chain_limit=settings.chain_limit,
         prices=settings.model_prices,
-        recorder=RunRecorder(store, channel("agent_loop")),
+        recorder=RunRecorder(store, agent_loop),
     )
     group_turns.connect(servicer.start_run, servicer.cancel_run)
     return RunParts(store, dispatcher, watch, follower, ingestion, servicer)
