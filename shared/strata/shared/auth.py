@@ -140,9 +140,9 @@ class TokenSigner:
         seconds = ttl.total_seconds()
         now = self._clock.now().timestamp()
         key = (claims, seconds)
-        known = self._minted.get(key)
-        if known is not None:
-            token, issued, expires = known
+        cached = self._minted.get(key)
+        if cached is not None:
+            token, issued, expires = cached
             # After the clock was set back, tokens from before it are refused as of the future.
             if issued <= now and expires - now >= seconds:
                 self._minted.move_to_end(key)
@@ -234,11 +234,11 @@ class TokenVerifier:
                 unknown key or not a token (``CREDENTIALS_INVALID``).
         """
         now = self._clock.now().timestamp()
-        known = self._cache.get(token)
-        if known is not None:
-            if now < known[1] + CLOCK_LEEWAY_S:
+        cached = self._cache.get(token)
+        if cached is not None:
+            if now < cached[1] + CLOCK_LEEWAY_S:
                 self._cache.move_to_end(token)
-                return known[0]
+                return cached[0]
             del self._cache[token]
         caller, expires = self._decode(token, now)
         self._keep(token, caller, expires)
@@ -335,9 +335,9 @@ def _invalid() -> UnauthenticatedError:
     )
 
 
-def _outside_lifetime(what: str) -> UnauthenticatedError:
+def _outside_lifetime(problem: str) -> UnauthenticatedError:
     return UnauthenticatedError(
-        f"The internal token {what} by the clock of this service; do the clocks of the "
+        f"The internal token {problem} by the clock of this service; do the clocks of the "
         "services agree?",
         reason=Reason.CREDENTIALS_INVALID,
     )

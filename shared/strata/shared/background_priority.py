@@ -10,8 +10,8 @@ import threading
 MORE_NICENESS = 10
 """Niceness of background work, relative to the process that starts it.
 
-It gets a tenth of a processor that other work wants. With 19 it would get a sixtieth, and an import
-would never end where turns keep all processors busy.
+If other work uses a processor, background work gets a tenth of it. With 19 it would get a sixtieth,
+and an import would never end on a server whose turns use all processors.
 """
 _MOST_NICENESS = 19
 
@@ -20,7 +20,7 @@ def lower_priority() -> None:
     """Permanently gives the calling thread, and those that it starts, background priority.
 
     An ordinary user cannot raise it again: call it in threads and processes that do nothing else.
-    On Linux the niceness of a thread is its own; elsewhere it is that of the process. On Linux the
+    On Linux each thread has its own niceness; elsewhere the whole process changes. On Linux the
     thread also never interrupts another one when it wakes (`SCHED_BATCH`).
     """
     if sys.platform == "win32":

@@ -114,8 +114,8 @@ class ChannelFactory:
         options = self._options.arguments()
 
         def connect() -> grpc.aio.Channel:
-            made: grpc.aio.Channel = grpc.aio.insecure_channel(target, options=options)
-            return made
+            grpc_channel: grpc.aio.Channel = grpc.aio.insecure_channel(target, options=options)
+            return grpc_channel
 
         renewing = peer and names_a_host(target) and not self._options.local_subchannels
         inner = RenewingChannel(connect, every_s=self._options.renew_s) if renewing else connect()
@@ -167,9 +167,9 @@ class ServiceChannels:
         if channel is None:
             target = self._targets.get(service)
             if not target:
-                known = ", ".join(sorted(self._targets)) or "none"
+                names = ", ".join(sorted(self._targets)) or "none"
                 raise ValueError(
-                    f"no target is configured for the service {service!r} (known: {known})"
+                    f"no target is configured for the service {service!r} (known: {names})"
                 )
             channel = self._channels[service] = self._factory.channel(
                 target, services_of(service), peer=service

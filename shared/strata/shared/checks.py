@@ -78,7 +78,7 @@ class Checks:
         Args:
             values: The texts.
             field: Path of the list.
-            problem_of: Returns what is wrong with a text; empty if nothing is.
+            problem_of: Returns the problem of a text; empty if it is valid.
             most: Maximum number of texts.
         """
         texts = list(values)

@@ -52,9 +52,9 @@ def server_time(trailing: Iterable[tuple[str, str | bytes]] | None) -> float | N
         return None
 
 
-def _value(trailing: Iterable[tuple[str, str | bytes]] | None, wanted: str) -> str:
+def _value(trailing: Iterable[tuple[str, str | bytes]] | None, name: str) -> str:
     for key, value in trailing or ():
-        if key == wanted and isinstance(value, str):
+        if key == name and isinstance(value, str):
             return value
     return ""
 
@@ -101,7 +101,9 @@ class SkewMeter:
         host = _value(trailing, SERVER_HOST_KEY)
         hosts = self._hosts.setdefault(peer, {})
         hosts[host] = (skew, now)
-        for other in [name for name, (_, seen) in hosts.items() if now - seen > _REMEMBERED_S]:
+        for other in [
+            name for name, (_, last_seen) in hosts.items() if now - last_seen > _REMEMBERED_S
+        ]:
             del hosts[other]
         largest = max((measured for measured, _ in hosts.values()), key=abs)
         self._telemetry.gauge(CLOCK_SKEW_SECONDS, peer=peer).set(largest)

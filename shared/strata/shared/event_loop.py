@@ -2,8 +2,8 @@
 
 Child processes are started without a fork, see `child_processes`.
 
-Names are looked up on threads of their own. uvloop and asyncio do it on a few threads that all of
-the process shares: uvloop on two, asyncio on those of all other work. A name whose server is silent
+Names are looked up on separate threads. uvloop and asyncio use a few threads that the whole process
+shares: uvloop has two, asyncio uses the threads of all other work. A name whose server is silent
 keeps its thread for as long as the C library tries, typically 10 to 40 seconds. A few calls to one
 such model endpoint then delayed the connections to all others, fallback models included.
 """

@@ -149,7 +149,7 @@ class FairSlots:
     def is_shared(self, project_id: str) -> bool:
         """Returns whether another project wanted slots in the last ten seconds.
 
-        Only slots with `most_beside_others` know.
+        Always False for slots without `most_beside_others`.
         """
         return self._recent.has_others(project_id)
 

@@ -84,13 +84,13 @@ def check_id(value: str, prefix: str, *, field: str) -> str:
     """
     if is_id(value, prefix):
         return value
-    shown = value if len(value) <= 80 else f"{value[:77]}..."
+    excerpt = value if len(value) <= 80 else f"{value[:77]}..."
     expected = f"{prefix}-<uuid>"
     description = f"must look like {expected}" if value else f"is required, like {expected}"
     raise InvalidArgumentError(
-        f"{field} {description}, got {shown!r}.",
+        f"{field} {description}, got {excerpt!r}.",
         reason=Reason.INVALID_ID,
-        metadata={"id": shown, "expected_prefix": prefix},
+        metadata={"id": excerpt, "expected_prefix": prefix},
         violations=[FieldViolation(field, description)],
     )
 

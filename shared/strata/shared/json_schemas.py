@@ -107,20 +107,24 @@ class _Inliner:
             raise UnusableSchemaError(f"uses {refused[0]!r}, which is not supported")
         if "$ref" in schema:
             return self._resolved(schema, within, depth)
-        done = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
+        inlined = {
+            key: value for key, value in schema.items() if key not in ("$defs", "definitions")
+        }
         for key in _MAPS:
-            if isinstance(done.get(key), dict):
-                done[key] = {
+            if isinstance(inlined.get(key), dict):
+                inlined[key] = {
                     name: self.inline(schema, within, depth + 1)
-                    for name, schema in done[key].items()
+                    for name, schema in inlined[key].items()
                 }
         for key in _LISTS:
-            if isinstance(done.get(key), list):
-                done[key] = [self.inline(schema, within, depth + 1) for schema in done[key]]
+            if isinstance(inlined.get(key), list):
+                inlined[key] = [self.inline(schema, within, depth + 1) for schema in inlined[key]]
         for key in _SINGLE:
-            if key in done and not (key == "additionalProperties" and done[key] in (True, False)):
-                done[key] = self.inline(done[key], within, depth + 1)
-        return done
+            if key in inlined and not (
+                key == "additionalProperties" and inlined[key] in (True, False)
+            ):
+                inlined[key] = self.inline(inlined[key], within, depth + 1)
+        return inlined
 
     def _check_size(self, depth: int) -> None:
         self._nodes += 1

@@ -48,8 +48,8 @@ def parse_request_json(body: bytes) -> Any:
     """Returns the value of the JSON body of a request, which can be sent on unchanged.
 
     Raises:
-        JsonTextError: As by `parse_json`; or an object has a name twice, of which parsers choose
-            one or the other, or a text has an unpaired surrogate.
+        JsonTextError: As by `parse_json`; or an object has a duplicate name, which parsers resolve
+            differently, or a text has an unpaired surrogate.
     """
     value = _parsed(body, _REQUEST_DECODER, MAX_JSON_DEPTH)
     # Only an escape can make a surrogate of valid UTF-8.

@@ -6,8 +6,8 @@ from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 _MAX_ZONE_CHARS = 64
-# Files of a system's database that are no zones of IANA, or another on each machine. Those below
-# `right` count leap seconds, and `zoneinfo` computes wrong times with them.
+# Files of a system's database that are not zones of IANA, or differ between machines. Files below
+# `right` count leap seconds, with which `zoneinfo` computes wrong times.
 _OTHER_FILES = ("localtime", "posixrules", "Factory")
 _OTHER_FOLDERS = ("right/", "posix/")
 
@@ -27,8 +27,8 @@ def is_time_zone(name: str) -> bool:
 def in_zone(moment: datetime, timezone: tzinfo | None) -> datetime:
     """Returns a time in a time zone; one at either end of the calendar stays as it is.
 
-    Imported texts may have such times: 0001-01-01 is what some programs write for no time, and in
-    New York it is no day of the calendar.
+    Imported texts may have such times: some programs write 0001-01-01 for a missing time, and in
+    New York that is before the first day of the calendar.
 
     Args:
         moment: A time with a time zone.

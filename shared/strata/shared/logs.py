@@ -52,8 +52,8 @@ def redact_text(text: str) -> str:
 
 
 def _replacement(match: re.Match[str]) -> str:
-    kept = match.group("bearer") or match.group("url") or ""
-    return f"{kept}{REDACTED}"
+    prefix = match.group("bearer") or match.group("url") or ""
+    return f"{prefix}{REDACTED}"
 
 
 def _redact(value: Any, depth: int = 0) -> Any:
@@ -160,13 +160,13 @@ def configure_logging(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    chosen = logging.getLevelNamesMapping()[level.upper()]
+    level_number = logging.getLevelNamesMapping()[level.upper()]
     # At DEBUG the SDKs of models log whole requests, and drivers the values of statements.
-    root.setLevel(max(chosen, logging.INFO))
+    root.setLevel(max(level_number, logging.INFO))
     for name in OWN_LOGGERS:
-        logging.getLogger(name).setLevel(chosen)
+        logging.getLogger(name).setLevel(level_number)
     for name in TALKATIVE_LOGGERS:
-        logging.getLogger(name).setLevel(max(chosen, logging.WARNING))
+        logging.getLogger(name).setLevel(max(level_number, logging.WARNING))
     logging.captureWarnings(True)
 
 

@@ -31,15 +31,15 @@ def labels_of(names: Sequence[str]) -> tuple[str, ...]:
         names: Names of the members, in order.
     """
     labels: list[str] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     for name in names:
         plain = _bounded(_one_line(name.translate(_NOT_IN_LABELS)), MAX_LABEL_CHARS) or _NAMELESS
         label, number = plain, 1
-        while label.casefold() in taken:
+        while label.casefold() in used:
             number += 1
             suffix = f" ({number})"
             label = plain[: MAX_LABEL_CHARS - len(suffix)].rstrip() + suffix
-        taken.add(label.casefold())
+        used.add(label.casefold())
         labels.append(label)
     return tuple(labels)
 
@@ -80,15 +80,15 @@ def _line(label: str, description: str) -> str:
     return f'"{label}": {description}' if description else f'"{label}"'
 
 
-def position_of(wanted: str, agent_ids: Sequence[str], names: Sequence[str]) -> int | None:
+def position_of(label_or_id: str, agent_ids: Sequence[str], names: Sequence[str]) -> int | None:
     """Returns the position of the member that a label or id names; None if it names none.
 
     Args:
-        wanted: The label or id that the model wrote; case and outer blanks are ignored.
+        label_or_id: The label or id that the model wrote; case and outer blanks are ignored.
         agent_ids: Ids of the members, in order.
         names: Their names.
     """
-    folded = wanted.strip().casefold()
+    folded = label_or_id.strip().casefold()
     for spellings in (labels_of(names), agent_ids):
         for position, spelling in enumerate(spellings):
             if spelling.casefold() == folded:

@@ -37,7 +37,7 @@ def revisions_after(revisions: Mapping[str, int], edits: Iterable[MemoryEdit]) -
         revisions: The revisions that the model has read, by label.
         edits: The edits of earlier calls of the reply.
     """
-    made = {edit.label for edit in edits if edit.operation in _NEW_LABEL_OPERATIONS}
-    if made.isdisjoint(revisions):
+    new_labels = {edit.label for edit in edits if edit.operation in _NEW_LABEL_OPERATIONS}
+    if new_labels.isdisjoint(revisions):
         return revisions
-    return {label: revision for label, revision in revisions.items() if label not in made}
+    return {label: revision for label, revision in revisions.items() if label not in new_labels}

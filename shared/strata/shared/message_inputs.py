@@ -29,8 +29,8 @@ def content_violations(
     """
     images = 0
     for index, message in enumerate(messages):
-        place = f"{field}[{index}].parts"
-        yield from _part_violations(place, message)
+        path = f"{field}[{index}].parts"
+        yield from _part_violations(path, message)
         images += sum(part.HasField("image") for part in message.parts)
     if images > MAX_IMAGES:
         yield FieldViolation(field, f"must hold at most {MAX_IMAGES} images, not {images}")
@@ -39,19 +39,19 @@ def content_violations(
 def _part_violations(field: str, message: message_pb2.MessageInput) -> Iterator[FieldViolation]:
     shows = False
     for index, part in enumerate(message.parts):
-        place = f"{field}[{index}]"
+        path = f"{field}[{index}]"
         match part.WhichOneof("content"):
             case "text":
                 if "\0" in part.text.text:
-                    yield FieldViolation(f"{place}.text.text", "must not contain NUL")
+                    yield FieldViolation(f"{path}.text.text", "must not contain NUL")
                 shows = shows or not is_blank(part.text.text)
             case "image":
                 if message.role not in _USER:
-                    yield FieldViolation(place, "only messages with the role USER hold images")
-                yield from _image_violations(f"{place}.image", part.image)
+                    yield FieldViolation(path, "only messages with the role USER hold images")
+                yield from _image_violations(f"{path}.image", part.image)
                 shows = True
             case _:
-                yield FieldViolation(place, "must be text or an image")
+                yield FieldViolation(path, "must be text or an image")
                 shows = True
     if not shows:
         yield FieldViolation(field, "must hold text that is not blank, or an image")

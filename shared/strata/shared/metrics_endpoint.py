@@ -76,8 +76,10 @@ def _family(definition: MetricDefinition, samples: Iterable[Sample]) -> Metric:
                     _values(labels, sample), _buckets(sample.metric), sample.metric.sum
                 )
         return histograms
-    made = CounterMetricFamily if definition.kind is MetricKind.COUNTER else GaugeMetricFamily
-    family = made(name, text, labels=labels)
+    family_type = (
+        CounterMetricFamily if definition.kind is MetricKind.COUNTER else GaugeMetricFamily
+    )
+    family = family_type(name, text, labels=labels)
     for sample in samples:
         if not isinstance(sample.metric, Histogram):
             family.add_metric(_values(labels, sample), sample.metric.value)

@@ -73,9 +73,9 @@ async def build_partitions(
     if len(by_partition) == 1:
         return await build(settings, wiring, stack)
     built: dict[str, Service] = {}
-    for name, own in by_partition.items():
+    for name, partition_settings in by_partition.items():
         view = _PartitionWiring(wiring, wiring.telemetry.of_partition(name))
-        built[name] = await build(own, view, stack)
+        built[name] = await build(partition_settings, view, stack)
     first = next(iter(built.values()))
     return replace(
         first,
@@ -130,8 +130,8 @@ class _Router:
             if not caller.project_id:
                 # An operator's call, which concerns all projects of the partition that it names;
                 # any servicer refuses the name of another one.
-                named = getattr(request, "partition", "")
-                partition = named if named in methods else partition
+                requested = getattr(request, "partition", "")
+                partition = requested if requested in methods else partition
             if partition not in methods:
                 raise not_configured(partition)
             return methods[partition](request, servicer_context)

@@ -35,9 +35,9 @@ def plain_credentials(
         environment: Environment variables by name.
         headers: Headers by name.
     """
-    named = (*environment.items(), *headers.items(), *_in_url(url), *_in_command(command))
+    named_values = (*environment.items(), *headers.items(), *_in_url(url), *_in_command(command))
     credentials = {}
-    for name, value in named:
+    for name, value in named_values:
         if _CREDENTIAL.search(name) and len(value) >= MIN_KEY_CHARS:
             credentials[name] = value
             _, _, credential = value.partition(" ")

@@ -67,7 +67,7 @@ class Patience:
     Args:
         longest_s: The longest wait, seconds.
         now: A monotonic clock, in seconds.
-        most_taken: Slots of others after which a wait ends, too.
+        most_taken: A wait also ends after this number of slots was taken by others.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Patience:
         return now < end and taken < last
 
     def stop(self, project: str) -> None:
-        """Ends the wait of a project: its next one is a new one."""
+        """Ends the wait of a project; its next wait starts anew."""
         self._ends.pop(project, None)
 
     def next_end_s(self) -> float:
         """Returns the seconds until the next wait ends; infinity if no project waits."""
         now = self._now()
-        # Those that have waited long enough wait for something else, and its release wakes them.
+        # Projects whose wait has ended wait for a free slot, and the release of a slot wakes them.
         return min((end - now for end, _ in self._ends.values() if end > now), default=math.inf)
 
 
@@ -112,7 +112,7 @@ class ProjectUse:
 
     Args:
         now: A monotonic clock, in seconds.
-        capacity: What is left of the processors; None if nothing is ever left.
+        capacity: The idle share of the processors; None if they count as busy.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ProjectUse:
         """
         now = self._now()
         if now >= self._period_end:
-            # Nothing is kept of projects that are not active.
+            # Counts of projects that are no longer active are dropped.
             missed = now >= self._period_end + _RECENT_S
             self._taken_before = Counter() if missed else self._taken
             self._taken = Counter()
@@ -207,7 +207,7 @@ class ProjectUse:
             self._arrived += 1
 
     def release(self, project: str, *, arriving: bool = False) -> None:
-        """Counts a slot that a project gives back, and lets those continue that waited for it."""
+        """Counts a slot that a project releases, and wakes the projects that waited for it."""
         _decrease(self._held, project)
         if arriving:
             _decrease(self._arriving, project)

@@ -82,8 +82,8 @@ class Redactor:
             case bool() | None:
                 return value
             case _:
-                shown = self.text(str(value))
-                return value if shown == str(value) else shown
+                redacted = self.text(str(value))
+                return value if redacted == str(value) else redacted
 
 
 def key_redactor(key: str, url: str = "") -> Redactor:

@@ -22,11 +22,11 @@ def words_of(message: message_pb2.Message) -> Sequence[str]:
     if message.role != message_pb2.ROLE_ASSISTANT:
         return []
     calls = [part.tool_call for part in message.parts if part.HasField("tool_call")]
-    sent = [text for call in calls if (text := sent_text(call.name, call.arguments)) is not None]
+    texts = [text for call in calls if (text := sent_text(call.name, call.arguments)) is not None]
     text = "".join(part.text.text for part in message.parts)
-    if not sent and not any(call.HasField("request_heartbeat") for call in calls):
-        sent = [text]
-    return [text for text in sent if text.strip()]
+    if not texts and not any(call.HasField("request_heartbeat") for call in calls):
+        texts = [text]
+    return [text for text in texts if text.strip()]
 
 
 def sent_text(name: str, arguments: str) -> str | None:
@@ -49,8 +49,8 @@ def sent_text(name: str, arguments: str) -> str | None:
 
 def is_sent(tool_return: message_pb2.ToolReturnPart) -> bool:
     """Returns whether a tool return only confirms that ``send_message`` sent its text."""
-    sent = tool_return.status == message_pb2.TOOL_STATUS_OK
-    return sent and tool_return.name in TEXT_TOOLS
+    was_sent = tool_return.status == message_pb2.TOOL_STATUS_OK
+    return was_sent and tool_return.name in TEXT_TOOLS
 
 
 def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
@@ -61,7 +61,7 @@ def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
     and so does a call that waits for approval, because nothing has been sent yet.
 
     Returns:
-        The same object if nothing changes; None if nothing is left of the message.
+        The same object if nothing changes; None if the message would be empty.
     """
     if message.role == message_pb2.ROLE_TOOL:
         return _without_sent(message)
@@ -91,17 +91,17 @@ def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
 
 
 def _without_sent(message: message_pb2.Message) -> message_pb2.Message | None:
-    kept = [
+    remaining = [
         part
         for part in message.parts
         if not (part.HasField("tool_return") and is_sent(part.tool_return))
     ]
-    if len(kept) == len(message.parts):
+    if len(remaining) == len(message.parts):
         return message
-    if not kept:
+    if not remaining:
         return None
     out = message_pb2.Message()
     out.CopyFrom(message)
     del out.parts[:]
-    out.parts.extend(kept)
+    out.parts.extend(remaining)
     return out

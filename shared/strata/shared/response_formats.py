@@ -48,16 +48,16 @@ def response_format_violations(request: Message) -> list[FieldViolation]:
 
 
 def _schema_violations(wire: JsonSchemaFormat) -> list[FieldViolation]:
-    place = f"{_FIELD}.json_schema"
+    path = f"{_FIELD}.json_schema"
     violations = []
     if not _NAME.fullmatch(wire.name):
         problem = 'must be 1 to 64 letters, digits, "_" or "-"'
-        violations.append(FieldViolation(f"{place}.name", problem))
+        violations.append(FieldViolation(f"{path}.name", problem))
     if len(wire.description) > MAX_DESCRIPTION or "\0" in wire.description:
         problem = f"must have at most {MAX_DESCRIPTION} characters, no NUL among them"
-        violations.append(FieldViolation(f"{place}.description", problem))
+        violations.append(FieldViolation(f"{path}.description", problem))
     try:
         read_reply_schema(wire.schema_json)
     except UnusableSchemaError as error:
-        violations.append(FieldViolation(f"{place}.schema_json", str(error)))
+        violations.append(FieldViolation(f"{path}.schema_json", str(error)))
     return violations

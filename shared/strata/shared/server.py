@@ -173,7 +173,7 @@ class GrpcServer:
 
     async def _stop_all(self) -> None:
         # gRPC's own grace never ends: gRPC would end the calls as CANCELLED, and callers would not
-        # know that they may repeat them.
+        # repeat them.
         await asyncio.gather(
             self._server.stop(_NEVER_S), *(listener.stop() for listener in self._listeners)
         )

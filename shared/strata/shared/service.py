@@ -193,8 +193,8 @@ class BackgroundTasks:
                 await make()
             except Exception:  # noqa: BLE001 - after any failure the task is restarted
                 # A task group that fails while it is cancelled raises the failure instead.
-                this = asyncio.current_task()
-                if this is not None and this.cancelling():
+                current_task = asyncio.current_task()
+                if current_task is not None and current_task.cancelling():
                     _log.exception("background task failed at its end", task=name)
                     return
                 if loop.time() - started > _HEALTHY_AFTER_S:

@@ -74,27 +74,27 @@ class EnvironmentSettings(BaseSettings):
         else:
             return
         # Raised outside of the handlers, because the original errors print the values.
-        wrong = "; ".join(
+        problems = "; ".join(
             violation.description
             if violation.field in violation.description
             else f"{violation.field}: {violation.description}"
             for violation in violations
         )
-        raise WrongSettingError(f"A setting is wrong. {wrong}.", violations=violations)
+        raise WrongSettingError(f"A setting is wrong. {problems}.", violations=violations)
 
 
 def _violations(
     settings: type[EnvironmentSettings], error: ValidationError
 ) -> Iterator[FieldViolation]:
     for problem in error.errors(include_input=False, include_url=False):
-        place = [str(part) for part in problem["loc"]]
+        location = [str(part) for part in problem["loc"]]
         description = problem["msg"].removeprefix("Value error, ")
         # An error about several settings names them in its message only.
         words = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", description)
         fields = [word for word in words if word in settings.model_fields]
         for name in fields:
             description = re.sub(rf"\b{name}\b", _variable(settings, [name]), description)
-        yield FieldViolation(_variable(settings, place or fields[:1]), description)
+        yield FieldViolation(_variable(settings, location or fields[:1]), description)
 
 
 def _unreadable(
@@ -106,16 +106,16 @@ def _unreadable(
     return FieldViolation(name, "must be JSON")
 
 
-def _variable(settings: type[EnvironmentSettings], place: list[str]) -> str:
+def _variable(settings: type[EnvironmentSettings], location: list[str]) -> str:
     """Returns the environment variable of a setting; the prefix for an error about all settings.
 
     For a field with an alias, the location is the alias, which is the variable's name.
     """
     prefix = str(settings.model_config.get("env_prefix", ""))
-    if not place:
+    if not location:
         return f"{prefix}…"
-    name = "__".join(place).upper()
-    return f"{prefix}{name}" if place[0] in settings.model_fields else name
+    name = "__".join(location).upper()
+    return f"{prefix}{name}" if location[0] in settings.model_fields else name
 
 
 def unknown_variables(
@@ -131,18 +131,18 @@ def unknown_variables(
     """
     prefix = str(settings.model_config["env_prefix"]).upper()
     names = os.environ if environment is None else environment
-    known: set[str] = set()
+    known_names: set[str] = set()
     for name, field in settings.model_fields.items():
         alias = field.validation_alias
-        known.add(f"{prefix}{name}".upper())
-        known.update(map(str, alias.choices) if isinstance(alias, AliasChoices) else ())
+        known_names.add(f"{prefix}{name}".upper())
+        known_names.update(map(str, alias.choices) if isinstance(alias, AliasChoices) else ())
     # Keys of a group are checked by its model; keys of a table are free.
-    groups = tuple(f"{name}__" for name in known)
+    groups = tuple(f"{name}__" for name in known_names)
     return sorted(
         name
         for name in names
         if name.upper().startswith(prefix)
-        and name.upper() not in known
+        and name.upper() not in known_names
         and not name.upper().startswith(groups)
     )
 

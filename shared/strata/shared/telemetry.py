@@ -174,15 +174,17 @@ class Telemetry:
             and labels.items() <= sample.labels.items()
         )
 
-    def _get(self, made: type[_M], kind: MetricKind, name: str, labels: Mapping[str, str]) -> _M:
+    def _get(
+        self, metric_type: type[_M], kind: MetricKind, name: str, labels: Mapping[str, str]
+    ) -> _M:
         key = self._key(name, labels)
         metric = self._metrics.get(key)
         if metric is None:
             definition = self._check(kind, name, labels)
-            metric = Histogram(definition.buckets) if made is Histogram else made()
+            metric = Histogram(definition.buckets) if metric_type is Histogram else metric_type()
             self._metrics[key] = metric
-        if not isinstance(metric, made):
-            raise TypeError(f"{name} is a {type(metric).__name__}, not a {made.__name__}")
+        if not isinstance(metric, metric_type):
+            raise TypeError(f"{name} is a {type(metric).__name__}, not a {metric_type.__name__}")
         return metric
 
     def _key(self, name: str, labels: Mapping[str, str]) -> _Key:

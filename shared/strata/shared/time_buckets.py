@@ -1,7 +1,7 @@
 """Buckets: parts of a time range that are equally long and begin at fixed times of UTC. Pure.
 
-They are counted from a Monday, so that buckets of a week begin on Mondays, and those of an hour or
-a day with the hours and days of UTC.
+They are counted from a Monday, so that buckets of a week begin on Mondays, and buckets of an hour
+or a day begin with the hours and days of UTC.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def bucket_count(start: datetime, end: datetime, length: timedelta) -> int:
 
 
 def bucket_starts(start: datetime, end: datetime, length: timedelta) -> list[datetime]:
-    """Returns the starts of the buckets that a range touches; the first one is that of the range.
+    """Returns the starts of the buckets that a range touches; the first is the start of the range.
 
     Args:
         start: Start of the range.

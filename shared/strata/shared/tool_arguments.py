@@ -131,11 +131,11 @@ def _is_absent(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _as_meant(value: Any, schema: Mapping[str, Any]) -> Any:
-    named = schema.get("type", ())
-    wanted = {named} if isinstance(named, str) else set(named)
-    if isinstance(value, str) and "string" not in wanted:
-        value = _unquoted(value, wanted)
-    if isinstance(value, float) and "integer" in wanted and value.is_integer():
+    declared = schema.get("type", ())
+    type_names = {declared} if isinstance(declared, str) else set(declared)
+    if isinstance(value, str) and "string" not in type_names:
+        value = _unquoted(value, type_names)
+    if isinstance(value, float) and "integer" in type_names and value.is_integer():
         return int(value)
     if isinstance(value, list):
         return [_as_meant(item, schema.get("items", {})) for item in value]
@@ -150,8 +150,8 @@ _QUOTED: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def _unquoted(text: str, wanted: Collection[str]) -> Any:
-    kinds = [kind for name in wanted for kind in _QUOTED.get(name, ())]
+def _unquoted(text: str, type_names: Collection[str]) -> Any:
+    kinds = [kind for name in type_names for kind in _QUOTED.get(name, ())]
     try:
         value = int(text) if kinds == [int] else parse_json(text)
     except ValueError:
@@ -159,30 +159,30 @@ def _unquoted(text: str, wanted: Collection[str]) -> Any:
     return value if type(value) in kinds else text
 
 
-def _unsendable(value: Any, place: str, integers: range | None) -> Iterator[str]:
+def _unsendable(value: Any, path: str, integers: range | None) -> Iterator[str]:
     """Yields values that cannot be sent or stored: NUL, unpaired surrogates, too large integers."""
     match value:
         case str() if problem := _bad_text(value):
-            yield f"{_quoted(place)} {problem}"
+            yield f"{_quoted(path)} {problem}"
         case int() if not isinstance(value, bool):
             if integers is not None and value not in integers:
-                yield f"{_quoted(place)} is too large a number"
+                yield f"{_quoted(path)} is too large a number"
         case list():
             for index, item in enumerate(value):
-                yield from _unsendable(item, _inside(place, f"[{index}]"), integers)
+                yield from _unsendable(item, _inside(path, f"[{index}]"), integers)
         case dict():
             for name, item in value.items():
                 if problem := _bad_text(name):
                     yield f"the name {_quoted(name)} {problem}"
-                inner = _inside(place, f".{name[:_MAX_NAME_CHARS]}").lstrip(".")
+                inner = _inside(path, f".{name[:_MAX_NAME_CHARS]}").lstrip(".")
                 yield from _unsendable(item, inner, integers)
         case _:
             pass
 
 
-def _inside(place: str, name: str) -> str:
+def _inside(path: str, name: str) -> str:
     # Truncated to the length that is shown, because it is made for every item of a list.
-    return f"{place}{name}"[: _MAX_NAME_CHARS + 1]
+    return f"{path}{name}"[: _MAX_NAME_CHARS + 1]
 
 
 def _bad_text(text: str) -> str:
@@ -193,7 +193,7 @@ def _bad_text(text: str) -> str:
 
 
 def describe_violation(error: ValidationError) -> str:
-    """Returns what is wrong with a value, for the model that wrote it."""
+    """Describes the problem of a value, for the model that wrote it."""
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
     path = _quoted(path.lstrip(".")) if path else ""
     within = f" in {path}" if path else ""
@@ -203,9 +203,9 @@ def describe_violation(error: ValidationError) -> str:
         return f"missing {_listed(n for n in schema['required'] if n not in arguments)}{within}"
     if error.validator == "additionalProperties":
         # An inner object can forbid all members.
-        known = schema.get("properties", {})
-        takes = _listed(known) if known else ""
-        unknown = _listed(sorted(set(arguments) - set(known)))
+        properties = schema.get("properties", {})
+        takes = _listed(properties) if properties else ""
+        unknown = _listed(sorted(set(arguments) - set(properties)))
         return f"unknown {unknown}{within} ({f'it takes {takes}' if takes else 'it takes none'})"
     if error.validator == "enum":
         # A long value is left out, so that the valid ones fit into the message.

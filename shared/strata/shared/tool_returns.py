@@ -47,11 +47,11 @@ def packed(status: str, message: Any, now: datetime) -> str:
         return text
     # Indentation and escapes can make the JSON many times as long as the text.
     plain = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-    kept = len(plain)
+    length = len(plain)
     while _size(text) > MAX_RETURN_BYTES:
-        kept = min(kept * MAX_RETURN_BYTES // _size(text), kept - 1)
-        cut = plain[:kept] + _NOTE.format(length=len(plain), limit=kept)
-        text = json.dumps({**body, "message": cut}, ensure_ascii=False, indent=2)
+        length = min(length * MAX_RETURN_BYTES // _size(text), length - 1)
+        truncated = plain[:length] + _NOTE.format(length=len(plain), limit=length)
+        text = json.dumps({**body, "message": truncated}, ensure_ascii=False, indent=2)
     return text
 
 

@@ -33,7 +33,7 @@ STOP_SENTENCES = {
         "The system prompt and the memory alone exceed the context window."
     ),
 }
-"""Sentences on why a run ended, for those reasons that a person must know."""
+"""Sentences on why a run ended, for the reasons that a person must be told."""
 
 
 class Ending(Protocol):

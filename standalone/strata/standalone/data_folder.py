@@ -121,9 +121,9 @@ class DataFolder(DataFolderReader):
             host: Address of the ports.
             ports: The port of each process by name.
         """
-        shown = f"[{host.strip('[]')}]" if ":" in host else host
+        host_in_address = f"[{host.strip('[]')}]" if ":" in host else host
         targets = [
-            {"targets": [f"{shown}:{port}"], "labels": {"process": name}}
+            {"targets": [f"{host_in_address}:{port}"], "labels": {"process": name}}
             for name, port in sorted(ports.items())
         ]
         write_atomically(self.metrics_targets, json.dumps(targets, indent=1))

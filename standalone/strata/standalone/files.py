@@ -26,11 +26,11 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 @contextmanager
-def reported_errors(what: str) -> Iterator[None]:
+def reported_errors(failure: str) -> Iterator[None]:
     """Reports errors of the file system as errors for a person.
 
     Args:
-        what: The sentence for a failure: "The backup was not written".
+        failure: The sentence for a failure: "The backup was not written".
 
     Raises:
         UnavailableError: A file cannot be read or written; the message names it.
@@ -38,8 +38,8 @@ def reported_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        named = f" ({error.filename})" if error.filename else ""
-        raise UnavailableError(f"{what}: {error.strerror or error}{named}.") from error
+        file_name = f" ({error.filename})" if error.filename else ""
+        raise UnavailableError(f"{failure}: {error.strerror or error}{file_name}.") from error
 
 
 @contextmanager

@@ -110,12 +110,12 @@ class ReservedPort:
 
 
 def _bound() -> socket.socket:
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound_socket = socket.socket()
+    bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         # For port 0 the kernel chooses a port that no other socket uses, despite the options.
-        held.bind((_LOOPBACK, 0))
+        bound_socket.bind((_LOOPBACK, 0))
     except OSError as error:
-        held.close()
+        bound_socket.close()
         raise UnavailableError("no free TCP port on 127.0.0.1") from error
-    return held
+    return bound_socket

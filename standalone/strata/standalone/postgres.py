@@ -227,10 +227,10 @@ class EmbeddedPostgres:
             *("--auth=scram-sha-256", f"--pwfile={for_initdb}", "--encoding=UTF8"),
             *("--text-search-config=simple", *self._locale()),
         ]
-        done = run(program, self._identity, self.folder)
+        process = run(program, self._identity, self.folder)
         for_initdb.unlink()
-        if done.returncode != 0:
-            raise UnavailableError(f"initdb failed: {done.stderr.decode('utf-8', 'replace')}")
+        if process.returncode != 0:
+            raise UnavailableError(f"initdb failed: {process.stderr.decode('utf-8', 'replace')}")
         # The password is stored first, because data without its password could not be used.
         _write_secret(self._password_file, password)
         building.rename(self._data)
@@ -336,7 +336,7 @@ def _command_line(pid: int) -> str:
             return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             return ""
-    shown = subprocess.run(  # noqa: S603 - a fixed program, a number
+    listing = subprocess.run(  # noqa: S603 - a fixed program, a number
         ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False
     )
-    return shown.stdout.decode("utf-8", "replace")
+    return listing.stdout.decode("utf-8", "replace")

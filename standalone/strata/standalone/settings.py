@@ -22,9 +22,9 @@ def environment_of_server() -> dict[str, str]:
 def environment_of_service(name: str) -> dict[str, str]:
     """Returns the environment for the process of one service.
 
-    It has that service's settings, which may contain keys, and no other service's; and those of
-    traces, unless it runs code of tools. Only the agent loop gets the keys of chat models, which
-    it reads under the providers' own variable names.
+    It has the settings of that service, which may contain keys, and of no other service. The
+    settings of traces are added, unless the service runs code of tools. Only the agent loop gets
+    the keys of chat models, which it reads under the providers' own variable names.
 
     Args:
         name: The folder name of the service, ``core_memory``.

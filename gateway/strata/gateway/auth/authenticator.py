@@ -123,10 +123,10 @@ class ApiKeyAuthenticator:
 
     async def _find(self, key_id: str) -> KeyRecord | None:
         now = self._clock.monotonic()
-        known = self._known.get(key_id)
-        if known is not None and now < known[1]:
+        cached = self._known.get(key_id)
+        if cached is not None and now < cached[1]:
             self._known.move_to_end(key_id)
-            return known[0]
+            return cached[0]
         if now < self._unknown.get(key_id, now):
             self._unknown.move_to_end(key_id)
             return None
@@ -155,17 +155,19 @@ class ApiKeyAuthenticator:
 
 
 def _denied(record: KeyRecord, needed: frozenset[str]) -> PermissionDeniedError:
-    wanted = " or ".join(sorted(needed))
-    message = f"The key lacks the scope {wanted}."
+    scope_names = " or ".join(sorted(needed))
+    message = f"The key lacks the scope {scope_names}."
     if record.project_id and needed.issubset(OrganizationScope):
-        message = f"This call needs an organization key with the scope {wanted}, not a project key."
+        message = (
+            f"This call needs an organization key with the scope {scope_names}, not a project key."
+        )
     elif not record.project_id and needed.isdisjoint(OrganizationScope):
         message = (
-            f"This call needs a project key with the scope {wanted}. An organization key cannot "
-            "access the data of projects; create a project key with CreateApiKey (strata keys "
-            "create)."
+            f"This call needs a project key with the scope {scope_names}. An organization key "
+            "cannot access the data of projects; create a project key with CreateApiKey (strata "
+            "keys create)."
         )
-    return PermissionDeniedError(message, metadata={"scope": wanted})
+    return PermissionDeniedError(message, metadata={"scope": scope_names})
 
 
 def _credential_in(metadata: Metadata) -> str:

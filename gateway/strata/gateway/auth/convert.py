@@ -93,14 +93,16 @@ def new_organization_key(request: pb.CreateOrganizationKeyRequest, now: datetime
 def _new_key(
     request: pb.CreateApiKeyRequest | pb.CreateOrganizationKeyRequest,
     now: datetime,
-    kinds: Iterable[str],
+    scopes: Iterable[str],
     default: frozenset[str],
 ) -> NewKey:
-    known = list(kinds)
+    known_scopes = list(scopes)
     checks = Checks()
     checks.extend(name_violations(request.name))
     for index, scope in enumerate(request.scopes):
-        checks.unless(scope in known, f"scopes[{index}]", f"must be one of {', '.join(known)}")
+        checks.unless(
+            scope in known_scopes, f"scopes[{index}]", f"must be one of {', '.join(known_scopes)}"
+        )
     expire_time = checks.optional_time(request, "expire_time")
     if expire_time is not None:
         checks.unless(expire_time > now, "expire_time", "must be in the future")
@@ -108,19 +110,19 @@ def _new_key(
     return NewKey(request.name, frozenset(request.scopes) or default, expire_time)
 
 
-def project_of(project_id: str, own: str) -> str:
+def project_of(project_id: str, key_project_id: str) -> str:
     """Returns the project that a request names, by default the project of the caller's key.
 
     Args:
         project_id: The id in the request; may be empty.
-        own: The project of the caller's key; empty for an organization key.
+        key_project_id: The project of the caller's key; empty for an organization key.
 
     Raises:
         InvalidArgumentError: A malformed id, or none from a caller that has no project.
     """
-    if project_id or not own:
+    if project_id or not key_project_id:
         return check_id(project_id, "project", field="project_id")
-    return own
+    return key_project_id
 
 
 def usage_range(request: UsageRequest, start: datetime, end: datetime) -> tuple[datetime, datetime]:

@@ -35,9 +35,9 @@ class ProjectPartitions:
         Raises:
             UnavailableError: The database cannot be reached.
         """
-        known = self._known.get(project_id)
-        if known is not None:
-            return known
+        cached = self._known.get(project_id)
+        if cached is not None:
+            return cached
         values = {"project": project_id}
         result = await self._database.execute(
             _PARTITION, values, project_id=project_id, read_only=True

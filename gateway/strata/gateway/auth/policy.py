@@ -102,7 +102,7 @@ _EXCEPTIONS: dict[str, frozenset[str]] = {
 
 
 def scopes_of(method: MethodDescriptor) -> frozenset[str]:
-    """Returns the scopes of which a key needs one to call the method.
+    """Returns the scopes that allow a call of the method; a key needs one of them.
 
     Methods that rebuild indexes need ``installation.admin``, methods declared without side effects
     need ``read``, and all others need ``write``, apart from the exceptions above.

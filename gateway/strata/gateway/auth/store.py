@@ -217,8 +217,8 @@ class PostgresAdminStore:
         values, secret = self._new_key(new)
         values["organization_id"] = organization_id
         async with self._within(Authority(organization_id)) as connection:
-            made = await connection.execute(_INSERT_ORGANIZATION_KEY, values)
-            row = made.mappings().one_or_none()
+            result = await connection.execute(_INSERT_ORGANIZATION_KEY, values)
+            row = result.mappings().one_or_none()
         if row is None:
             raise _organization_not_found(organization_id)
         return _key(row), secret
@@ -238,8 +238,8 @@ class PostgresAdminStore:
         values = {"organization_id": organization_id, "id": key_id}
         async with self._within(Authority(organization_id)) as connection:
             await _require_organization(connection, values)
-            done = await connection.execute(_REVOKE_ORGANIZATION_KEY, values)
-            row = done.mappings().one_or_none()
+            result = await connection.execute(_REVOKE_ORGANIZATION_KEY, values)
+            row = result.mappings().one_or_none()
         if row is None:
             raise _key_not_found(key_id)
         return _key(row)

@@ -37,7 +37,7 @@ class Problems:
     _beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def beside(self, name: str) -> Sequence[str]:
-        """Returns what is wrong with a field."""
+        """Returns the problems of a field."""
         return self._beside.get(name, ())
 
 
@@ -60,7 +60,7 @@ class FormPage:
         return visit.page(self.template, form=form, problems=Problems(), **values)
 
     def show_again(self, visit: Visit, error: StrataError, **values: Any) -> Response:
-        """Returns the page with the form that was sent, and with what is wrong in it.
+        """Returns the page with the form that was sent and its problems.
 
         Raises:
             UnauthenticatedError: The key is no longer valid, so the session is over.
@@ -74,24 +74,24 @@ class FormPage:
         )
 
     def _problems(self, error: StrataError) -> Problems:
-        beside: dict[str, list[str]] = {}
-        others = []
+        by_field: dict[str, list[str]] = {}
+        without_field = []
         for violation in error.violations:
             name = self._field_of(violation.field)
             if name:
-                beside.setdefault(name, []).append(violation.description)
+                by_field.setdefault(name, []).append(violation.description)
             else:
-                others.append(violation)
-        return Problems(error, others, beside)
+                without_field.append(violation)
+        return Problems(error, without_field, by_field)
 
     def _field_of(self, path: str) -> str:
         """Returns the field of the form that sets a field of the request; empty if none does."""
-        setting = [
-            known
-            for known in self.fields
-            if path == known or path.startswith(tuple(known + mark for mark in _AFTER_FIELD))
+        fields = [
+            field
+            for field in self.fields
+            if path == field or path.startswith(tuple(field + mark for mark in _AFTER_FIELD))
         ]
-        return self.fields[max(setting, key=len)] if setting else ""
+        return self.fields[max(fields, key=len)] if fields else ""
 
 
 def check_unchanged(form_state: str, present_state: str, what: str) -> None:

@@ -129,13 +129,13 @@ class RunView:
 
     def _call_delta(self, delta: run_event_pb2.ToolCallDelta) -> Iterator[Operation]:
         yield from self._message(delta.message_id)
-        place = (delta.message_id, delta.index)
+        call_key = (delta.message_id, delta.index)
         if delta.tool_call_id:
-            self._calls[place] = delta.tool_call_id
+            self._calls[call_key] = delta.tool_call_id
             yield from self._call(delta.message_id, delta.tool_call_id, delta.name, "")
             yield from self._status(f"Calling {delta.name}")
-        if delta.arguments and place in self._calls:
-            yield add_text(f"call-{self._calls[place]}-arguments", delta.arguments)
+        if delta.arguments and call_key in self._calls:
+            yield add_text(f"call-{self._calls[call_key]}-arguments", delta.arguments)
 
     def _call(
         self, message_id: str, call_id: str, name: str, arguments: str

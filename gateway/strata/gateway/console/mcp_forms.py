@@ -60,30 +60,30 @@ _SEVERAL_LINES = "[unchanged value of {name}]"
 def without_credentials(server: pb.McpServer) -> pb.McpServer:
     """Returns a server as pages show it: credentials among its values are replaced."""
     redactor = Redactor(_credentials_of(server))
-    shown = pb.McpServer()
-    shown.CopyFrom(server)
-    shown.url = redactor.text(server.url)
-    shown.command[:] = [redactor.text(argument) for argument in server.command]
+    redacted = pb.McpServer()
+    redacted.CopyFrom(server)
+    redacted.url = redactor.text(server.url)
+    redacted.command[:] = [redactor.text(argument) for argument in server.command]
     for name in ("headers", "environment"):
-        values = getattr(shown, name)
+        values = getattr(redacted, name)
         for key, value in getattr(server, name).items():
             values[key] = redactor.text(value)
-    return shown
+    return redacted
 
 
 def filled_form(server: pb.McpServer) -> FormFields:
     """Returns the filled-in form of a server."""
-    shown = without_credentials(server)
+    redacted = without_credentials(server)
     client = server.client_credentials if _is_client(server) else server.oauth_client
     return FormFields(
         {
             "state": [state_of(server)],
-            "url": [shown.url],
+            "url": [redacted.url],
             "bearer_secret": [server.bearer_secret],
-            "headers": [_lines_of(shown.headers, ": ")],
+            "headers": [_lines_of(redacted.headers, ": ")],
             "header_secrets": [_lines_of(server.header_secrets, ": ")],
-            "command": ["\n".join(_shown_arguments(shown))],
-            "environment": [_lines_of(shown.environment, "=")],
+            "command": ["\n".join(_shown_arguments(redacted))],
+            "environment": [_lines_of(redacted.environment, "=")],
             "environment_secrets": [_lines_of(server.environment_secrets, "=")],
             "call_timeout": [str(server.call_timeout_seconds or "")],
             "max_calls": [str(server.max_concurrent_calls or "")],
@@ -113,14 +113,14 @@ def server_in(form: FormFields, stored: pb.McpServer | None = None) -> pb.McpSer
     Raises:
         InvalidArgumentError: A field has a wrong value.
     """
-    kept = _Kept(stored or pb.McpServer())
+    stored_values = _Kept(stored or pb.McpServer())
     server = pb.McpServer(
-        url=kept.url(form.text("url").strip()),
-        command=[kept.argument(line) for line in _lines(form, "command")],
+        url=stored_values.url(form.text("url").strip()),
+        command=[stored_values.argument(line) for line in _lines(form, "command")],
         bearer_secret=form.text("bearer_secret").strip(),
-        headers=kept.values("headers", _pairs(form, "headers", ":")),
+        headers=stored_values.values("headers", _pairs(form, "headers", ":")),
         header_secrets=_pairs(form, "header_secrets", ":"),
-        environment=kept.values("environment", _pairs(form, "environment", "=")),
+        environment=stored_values.values("environment", _pairs(form, "environment", "=")),
         environment_secrets=_pairs(form, "environment_secrets", "="),
         call_timeout_seconds=whole_number(
             form.text("call_timeout"), "server.call_timeout_seconds", _NOT_SAVED
@@ -133,10 +133,10 @@ def server_in(form: FormFields, stored: pb.McpServer | None = None) -> pb.McpSer
     client = {
         name: form.text(name).strip() for name in ("issuer", "client_id", "client_secret", "scope")
     }
-    who = form.text("sign_in")
-    if who == OF_CLIENT:
+    sign_in = form.text("sign_in")
+    if sign_in == OF_CLIENT:
         server.client_credentials.CopyFrom(pb.McpClientCredentials(**client))
-    elif who == OF_PERSON:
+    elif sign_in == OF_PERSON:
         server.oauth = True
         if any(client.values()):
             server.oauth_client.CopyFrom(pb.McpOAuthClient(**client))
@@ -173,17 +173,17 @@ class _Kept:
     def argument(self, text: str) -> str:
         """Returns the argument of the command in a line of the form, with placeholders replaced."""
         arguments = zip(_shown_arguments(self._shown), self._stored.command, strict=True)
-        for shown, argument in arguments:
-            if text == shown:
+        for redacted, argument in arguments:
+            if text == redacted:
                 return argument
         return self._with_credentials("server.command", text)
 
     def values(self, field: str, pairs: Mapping[str, str]) -> dict[str, str]:
         """Returns the headers or the variables in pairs of the form, with placeholders replaced."""
-        shown, stored = getattr(self._shown, field), getattr(self._stored, field)
+        redacted, stored = getattr(self._shown, field), getattr(self._stored, field)
         return {
             name: stored[name]
-            if name in stored and text == _on_one_line(name, shown[name]).strip()
+            if name in stored and text == _on_one_line(name, redacted[name]).strip()
             else self._with_credentials(f"server.{field}", text)
             for name, text in pairs.items()
         }

@@ -71,7 +71,7 @@ class Sessions:
         self._set(request, response, secrets.token_hex(_ID_BYTES), api_key)
 
     def renew(self, request: Request, response: Response, session: Session) -> None:
-        """Extends a session of which less than half of the lifetime is left."""
+        """Extends a session after half of its lifetime."""
         left_s = session.expiry - self._clock.now().timestamp()
         if left_s < SESSION_LIFETIME_S / 2:
             self._set(request, response, session.id, session.api_key)
@@ -159,9 +159,9 @@ def _set_cookie(
 def origin_of(request: Request) -> str:
     """Returns the origin of this server for the browser, such as ``https://host``."""
     # A browser names it in each form that it sends; programs do not.
-    named = request.headers.get("origin", "")
-    if named.partition("://")[2] == request.headers.get("host", " "):
-        return named
+    origin = request.headers.get("origin", "")
+    if origin.partition("://")[2] == request.headers.get("host", " "):
+        return origin
     scheme = "https" if _by_tls(request) else "http"
     return f"{scheme}://{request.headers.get('host', '')}"
 

@@ -167,9 +167,15 @@ class SignedIn:
         try:
             identity = await services.admin.WhoAmI(admin_pb.WhoAmIRequest())
             token = self._sessions.csrf_token(session)
-            kept = self._sessions.values(request, session)
+            session_values = self._sessions.values(request, session)
             visit = Visit(
-                request, services, identity, token, kept, self._max_body_bytes, FormFields()
+                request,
+                services,
+                identity,
+                token,
+                session_values,
+                self._max_body_bytes,
+                FormFields(),
             )
             if route.method != "GET":
                 visit = replace(visit, form=await self._form(request, route, session))
@@ -239,13 +245,17 @@ def of_same_origin(request: Request, *, required: bool = False) -> bool:
 
 def sign_in_first(request: Request) -> Response:
     """Sends the browser to the sign-in page, and from there back."""
-    here = request.url.path
+    current_address = request.url.path
     if request.method == "GET" and not _by_htmx(request):
-        here += f"?{request.url.query}" if request.url.query else ""
+        current_address += f"?{request.url.query}" if request.url.query else ""
     else:
         host = request.headers.get("host", " ")
-        here = request.headers.get("hx-current-url", "").partition(host)[2]
-    target = f"{SIGN_IN_PATH}?{NEXT_PARAMETER}={quote(here)}" if here else SIGN_IN_PATH
+        current_address = request.headers.get("hx-current-url", "").partition(host)[2]
+    target = (
+        f"{SIGN_IN_PATH}?{NEXT_PARAMETER}={quote(current_address)}"
+        if current_address
+        else SIGN_IN_PATH
+    )
     if _by_htmx(request):
         return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"hx-redirect": target})
     return RedirectResponse(target, status_code=HTTPStatus.SEE_OTHER)

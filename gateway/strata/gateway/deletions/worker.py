@@ -82,7 +82,7 @@ class AgentDeletions:
         """Records the deletion that a forwarded call makes, and finishes it.
 
         Args:
-            request: The DeleteAgentRequest; what is malformed is left to the agent loop.
+            request: The DeleteAgentRequest. The agent loop refuses a malformed one.
 
         Raises:
             UnavailableError: The deletion could not be recorded.

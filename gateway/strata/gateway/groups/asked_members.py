@@ -70,7 +70,7 @@ class AskedMembers:
         self._project_id = project_id
         self._run_id = run_id
         self._members = {member.agent_id: member for member in members}
-        self._places = {member.agent_id: place for place, member in enumerate(members)}
+        self._places = {member.agent_id: position for position, member in enumerate(members)}
         self._events: asyncio.Queue[tuple[AskedTurn | None, RunEvent | Exception | None]]
         self._events = asyncio.Queue(_EVENTS_AHEAD)
         self._followed: dict[str, asyncio.Task[None]] = {}
@@ -108,18 +108,18 @@ class AskedMembers:
                     yield None, event
                     self._track_calls(event)
                     continue
-                asked, happened = await self._events.get()
-                if isinstance(happened, Exception):
-                    raise happened
-                if happened is None:
+                turn, event_or_end = await self._events.get()
+                if isinstance(event_or_end, Exception):
+                    raise event_or_end
+                if event_or_end is None:
                     self._open -= 1
-                    if asked is not None:
-                        self._finished_runs.add(asked.run_id)
-                        self._awaited.discard(asked.run_id)
-                elif asked is None:
-                    self._own_events.append((happened, False))
+                    if turn is not None:
+                        self._finished_runs.add(turn.run_id)
+                        self._awaited.discard(turn.run_id)
+                elif turn is None:
+                    self._own_events.append((event_or_end, False))
                 else:
-                    yield asked, happened
+                    yield turn, event_or_end
         finally:
             for task in (*self._followed.values(), self._search_task):
                 if task is not None:
@@ -142,12 +142,12 @@ class AskedMembers:
         pause = _FIRST_LOOK_S
         calls: set[str] = set()
         while self._calls:
-            known = len(self._followed)
+            followed_count = len(self._followed)
             try:
                 await self._look()
             except StrataError as error:
                 _log.warning("runs of asked members not found", error=repr(error))
-            if len(self._followed) > known or self._calls - calls:
+            if len(self._followed) > followed_count or self._calls - calls:
                 pause = _FIRST_LOOK_S
             calls = set(self._calls)
             await asyncio.sleep(pause)
@@ -172,20 +172,20 @@ class AskedMembers:
                 if wait and run.state.final and run.run_id not in self._finished_runs:
                     self._awaited.add(run.run_id)
 
-    def _follow(self, asked: AskedTurn | None, run_id: str) -> None:
+    def _follow(self, turn: AskedTurn | None, run_id: str) -> None:
         self._open += 1
-        self._followed[run_id] = asyncio.create_task(self._read(asked, run_id))
+        self._followed[run_id] = asyncio.create_task(self._read(turn, run_id))
 
-    async def _read(self, asked: AskedTurn | None, run_id: str) -> None:
+    async def _read(self, turn: AskedTurn | None, run_id: str) -> None:
         try:
             follow = self._follower.follow(self._project_id, run_id, 0, tokens=True)
             async with aclosing(follow) as events:
                 async for event in events:
-                    await self._events.put((asked, event))
+                    await self._events.put((turn, event))
         except Exception as error:  # noqa: BLE001 - raised to the reader
-            await self._events.put((asked, error))
+            await self._events.put((turn, error))
         else:
-            await self._events.put((asked, None))
+            await self._events.put((turn, None))
 
 
 def _may_follow_answers(event: RunEvent) -> bool:

@@ -183,9 +183,9 @@ class Dynamic(GroupManager):
 
     @property
     def _options(self) -> Sequence[int]:
-        """Places of the members that may reply next: the last author only if there is no other."""
-        places = range(len(self.group.members))
-        return [place for place in places if place != self._last or len(places) == 1]
+        """Positions of the members that may reply next; the last author only if it is alone."""
+        positions = range(len(self.group.members))
+        return [position for position in positions if position != self._last or len(positions) == 1]
 
     def _choice(self, text: str) -> int | None:
         """Returns the member in an answer, by id or else by name; None if there is none.
@@ -195,15 +195,17 @@ class Dynamic(GroupManager):
         folded = text.casefold()
         ids = [member.agent_id for member in self.group.members]
         for spellings in (ids, self._labels):
-            named = []
-            for place in self._options:
-                wanted = spellings[place].casefold()
+            mentions = []
+            for position in self._options:
+                spelling = spellings[position].casefold()
                 # Match whole words only: "nobody" does not name "Bo".
-                match = re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", folded) if wanted else None
+                match = (
+                    re.search(rf"(?<!\w){re.escape(spelling)}(?!\w)", folded) if spelling else None
+                )
                 if match is not None:
-                    named.append((match.start(), -len(wanted), place))
-            if named:
-                return min(named)[2]
+                    mentions.append((match.start(), -len(spelling), position))
+            if mentions:
+                return min(mentions)[2]
         return None
 
     def _question(self) -> MessageInput:
@@ -212,13 +214,14 @@ class Dynamic(GroupManager):
             [member.name for member in members], [member.description for member in members]
         )
         listed = "\n".join(
-            f"- {members[place].agent_id}: {member_texts[place]}" for place in self._options
+            f"- {members[position].agent_id}: {member_texts[position]}"
+            for position in self._options
         )
-        again = "Your answer names none of these agents. " if self._repeats else ""
+        repetition = "Your answer names none of these agents. " if self._repeats else ""
         token = self.group.manager.termination_token
         text = (
-            f"[You manage this group of agents. {again}Choose which agent speaks next. Answer with"
-            f" its id alone. If the request is settled, answer with {token} alone.]\n{listed}"
+            f"[You manage this group of agents. {repetition}Choose which agent speaks next. Answer"
+            f" with its id alone. If the request is settled, answer with {token} alone.]\n{listed}"
         )
         return MessageInput(parts=[Part(text=TextPart(text=text))])
 
@@ -295,20 +298,22 @@ class Swarm(GroupManager):
             return None
         self._taken += 1
         holder, tool = self.holder, None
-        others = [member for member in self.group.members if member.agent_id != holder.agent_id]
-        if others and self._taken < self._max_turns:
-            tool = _tool(HAND_OVER, others)
+        other_members = [
+            member for member in self.group.members if member.agent_id != holder.agent_id
+        ]
+        if other_members and self._taken < self._max_turns:
+            tool = _tool(HAND_OVER, other_members)
         notes = () if self._note is None else (self._note,)
         return self._turn(holder, *notes, tool=tool)
 
     def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
         self.exchange.add_reply(turn.agent, reply.text, reply.taint)
-        place = self._place_of(turn, reply.hand_over)
-        if reply.hand_over is None or place is None:
+        position = self._place_of(turn, reply.hand_over)
+        if reply.hand_over is None or position is None:
             self._over = True
             return
-        self._place = place
+        self._place = position
         self.hand_overs += 1
         [label] = labels_of([turn.agent.name])
         text = f"[{label} has handed this conversation over to you. Answer the user now.]"
@@ -320,9 +325,9 @@ class Swarm(GroupManager):
     def _place_of(self, turn: GroupTurn, hand_over: HandOver | None) -> int | None:
         if hand_over is None or turn.tool is None:
             return None
-        others = turn.tool.members
-        ids = [member.agent_id for member in others]
-        position = position_of(hand_over.agent, ids, [member.name for member in others])
+        other_members = turn.tool.members
+        ids = [member.agent_id for member in other_members]
+        position = position_of(hand_over.agent, ids, [member.name for member in other_members])
         if position is None:
             return None
         return [member.agent_id for member in self.group.members].index(ids[position])

@@ -280,18 +280,22 @@ class GroupTurns:
         self, run: _GroupRun, turn: GroupTurn, member_run: Run
     ) -> AsyncGenerator[tuple[_Speaker, RunEvent], None]:
         project_id, run_id = member_run.project_id, member_run.id
-        own = _Speaker(turn.agent, manager=turn.manager)
+        manager_speaker = _Speaker(turn.agent, manager=turn.manager)
         if turn.asks:
             members = run.request.group.members
             asking = AskedMembers(self._store, self._follower, project_id, run_id, members)
             async with aclosing(asking.events()) as joined:
-                async for asked, event in joined:
-                    speaker = own if asked is None else _Speaker(asked.member, asked.number)
+                async for member_turn, event in joined:
+                    speaker = (
+                        manager_speaker
+                        if member_turn is None
+                        else _Speaker(member_turn.member, member_turn.number)
+                    )
                     yield speaker, event
             return
         async with aclosing(self._follower.follow(project_id, run_id, 0, tokens=True)) as events:
             async for event in events:
-                yield own, event
+                yield manager_speaker, event
 
     async def _stop_with(self, run: _GroupRun, member_run_id: str) -> None:
         await run.stop.wait()
@@ -304,8 +308,8 @@ class GroupTurns:
         ends; but at most `_REST_TIMEOUT_S`, and not after the run was stopped.
         """
         accepted = []
-        for place, turn in enumerate(run.manager.rest()):
-            new = _new_run(run.request, turn, f"rest {place}", record_only=True)
+        for position, turn in enumerate(run.manager.rest()):
+            new = _new_run(run.request, turn, f"rest {position}", record_only=True)
             try:
                 accepted.append((await self._accept(new)).run)
             except (NotFoundError, FailedPreconditionError) as error:
@@ -357,7 +361,7 @@ def _new_run(
         # A manager answers with a name, even if its replies have another format elsewhere. The
         # format is not in the hash: an older release may have accepted the turn without it.
         execute.response_format.text.SetInParent()
-    named = hashlib.sha256(f"{request.run_id} {name}".encode())
+    digest = hashlib.sha256(f"{request.run_id} {name}".encode())
     return NewRun(
         id=new_id("run"),
         principal=principal_of(require_caller()),
@@ -368,7 +372,7 @@ def _new_run(
         payload=execute.SerializeToString(deterministic=True),
         payload_hash=payload_hash,
         max_steps=request.max_steps,
-        request_id=f"groups-{named.hexdigest()}",
+        request_id=f"groups-{digest.hexdigest()}",
         parent_run_id=request.run_id,
         group_run_id=request.run_id,
         takes_slot=not turn.asks,
@@ -404,10 +408,10 @@ def _relayed(event: RunEvent, speaker: _Speaker, number: int) -> RunEvent:
     )
     match event.WhichOneof("event"):
         case "run_started":
-            begun = run_event_pb2.TurnStarted(
+            turn_started = run_event_pb2.TurnStarted(
                 conversation_id=event.run_started.conversation_id, manager=speaker.manager
             )
-            out.turn_started.CopyFrom(begun)
+            out.turn_started.CopyFrom(turn_started)
         case "run_finished":
             end = event.run_finished
             result = run_event_pb2.TurnFinished(

@@ -232,5 +232,5 @@ def _content_type(scope: Scope) -> bytes:
 
 
 def _as_json(scope: Scope) -> Scope:
-    others = [header for header in scope["headers"] if header[0] != b"content-type"]
-    return {**scope, "headers": [*others, (b"content-type", _JSON)]}
+    other_headers = [header for header in scope["headers"] if header[0] != b"content-type"]
+    return {**scope, "headers": [*other_headers, (b"content-type", _JSON)]}

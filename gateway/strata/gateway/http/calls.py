@@ -85,7 +85,7 @@ async def approvals_of(
         runs: A stub of the run service.
         agent_id: The agent.
         metadata: The caller's credentials.
-        include_decided: Whether to yield those that are decided, too.
+        include_decided: Whether to yield decided ones too.
 
     Raises:
         grpc.aio.AioRpcError: A call failed.
@@ -108,11 +108,11 @@ async def approvals_of(
             break
 
 
-async def after_first(first: run_event_pb2.RunEvent, others: RunEvents) -> RunEvents:
+async def after_first(first: run_event_pb2.RunEvent, later_events: RunEvents) -> RunEvents:
     """Returns events whose first one was already read: that one, then the rest."""
-    async with aclosing(others):
+    async with aclosing(later_events):
         yield first
-        async for event in others:
+        async for event in later_events:
             yield event
 
 

@@ -2,7 +2,7 @@
 
 `connectrpc` implements the protocols. Messages stay bytes; only JSON is converted, by their
 descriptors. Each call goes to the gateway's own method table, so authentication, limits, deadlines
-and the forwarding to other services are those of gRPC.
+and forwarding to other services work as for gRPC.
 """
 
 from __future__ import annotations

@@ -83,7 +83,14 @@ class ExternalConversations:
     async def _titled(self, agent_id: str, title: str, metadata: Any) -> str:
         request = pb.ListConversationsRequest(agent_id=agent_id, title=title, page_size=1)
         page = await self._agents.ListConversations(request, metadata=metadata)
-        return next((one.id for one in page.conversations if not one.external_id), "")
+        return next(
+            (
+                conversation.id
+                for conversation in page.conversations
+                if not conversation.external_id
+            ),
+            "",
+        )
 
     async def _start(self, agent_id: str, external_id: str, metadata: Any) -> str:
         # Requests that come at the same time start one conversation.
@@ -97,8 +104,8 @@ class ExternalConversations:
         try:
             started = await self._agents.CreateConversation(request, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            taken = error.code() is grpc.StatusCode.ALREADY_EXISTS
-            conversation_id = taken and await self._stored(agent_id, external_id, metadata)
+            already_exists = error.code() is grpc.StatusCode.ALREADY_EXISTS
+            conversation_id = already_exists and await self._stored(agent_id, external_id, metadata)
             if not conversation_id:
                 raise
             return conversation_id

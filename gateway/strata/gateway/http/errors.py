@@ -53,13 +53,13 @@ def error_body(error: ConnectError) -> dict[str, Any]:
     """Returns the JSON of an error, as the Connect protocol writes it."""
     details = []
     for detail in error.details:
-        shown: dict[str, Any] = {
+        content: dict[str, Any] = {
             "type": detail.type_name,
             "value": b64encode(detail.message_bytes).decode().rstrip("="),
         }
         if (readable := detail.value()) is not None:
-            shown["debug"] = message_to_json_value(readable)
-        details.append(shown)
+            content["debug"] = message_to_json_value(readable)
+        details.append(content)
     body = {"code": error.code.value, "message": error.message}
     return {**body, "details": details} if details else body
 

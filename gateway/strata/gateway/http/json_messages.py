@@ -1,7 +1,7 @@
 """Messages in the JSON form of protobuf, converted without blocking other calls.
 
 The conversion is written in Python, and takes about a second for the largest messages. Large ones
-are converted in a thread, a few at a time, and those of clients without a valid key not at all.
+are converted in a thread, a few at a time. A large message without a valid key is not converted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 class LargeBodies:
-    """Handles bodies of requests and responses; large ones in threads, those of each key in turn.
+    """Handles bodies of requests and responses; large ones in threads, one at a time for each key.
 
     Args:
         channel: Calls the gateway, which checks keys.
@@ -59,8 +59,8 @@ class LargeBodies:
         """Returns `handle(body)`."""
         if len(body) < LARGE_BYTES:
             return handle(body)
-        # The project is not known here without a further call. Only its keys are, and the bodies
-        # of one key wait for each other, not for those of other keys.
+        # Only the key is known here: the project would need a further call. Bodies sent with the
+        # same key wait for each other, but not for bodies sent with other keys.
         async with self._slots.slot(_credentials(metadata)):
             return await asyncio.to_thread(handle, body)
 

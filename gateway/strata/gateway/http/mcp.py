@@ -73,10 +73,10 @@ class McpApplication:
         services = KeyedServices(self._channel, metadata_of(headers))
         with ExitStack() as slot:
             try:
-                who = await services.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
-                memory = await _memory_of(services, who, scope["path_params"][_AGENT], headers)
+                identity = await services.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())
+                memory = await _memory_of(services, identity, scope["path_params"][_AGENT], headers)
                 if headers.get(MCP_METHOD_HEADER) == _LISTEN:
-                    slot.enter_context(self._subscriptions.take(who.project.id))
+                    slot.enter_context(self._subscriptions.take(identity.project.id))
             except StrataError as error:
                 await _refusal(error)(scope, receive, send)
                 return
@@ -139,7 +139,7 @@ class _Subscription:
 
 
 async def _memory_of(
-    services: KeyedServices, who: admin_service_pb2.WhoAmIResponse, name: str, headers: Headers
+    services: KeyedServices, identity: admin_service_pb2.WhoAmIResponse, name: str, headers: Headers
 ) -> ConnectedAgent:
     """Returns the memory of an agent, by id or name.
 
@@ -158,7 +158,7 @@ async def _memory_of(
         agent.id,
         agent.name,
         zone_of(agent.timezone),
-        KeyScope.WRITE in who.api_key.scopes,
+        KeyScope.WRITE in identity.api_key.scopes,
         headers.get("user-agent", "")[:_EDITOR_CHARS] or "a client without a name",
     )
 

@@ -29,7 +29,7 @@ def server_sent(body: dict[str, Any], name: str = "") -> bytes:
 
 
 async def _kept_alive(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Adds comments while there are no events, so that the connection is kept open."""
+    """Adds comments while no events arrive, so that proxies keep the connection open."""
     while True:
         waiting = asyncio.ensure_future(anext(events, None))
         try:

@@ -80,8 +80,8 @@ def _parent(scope: Scope) -> TraceContext | None:
 
 
 def _with_traceparent(scope: Scope, traceparent: str) -> Scope:
-    others = [header for header in scope["headers"] if header[0] != _HEADER]
-    return {**scope, "headers": [*others, (_HEADER, traceparent.encode())]}
+    other_headers = [header for header in scope["headers"] if header[0] != _HEADER]
+    return {**scope, "headers": [*other_headers, (_HEADER, traceparent.encode())]}
 
 
 def _describe(span: Span, scope: Scope, status: int) -> None:

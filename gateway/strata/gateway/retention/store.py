@@ -99,30 +99,30 @@ class PostgresRetention:
         self._database = database
         self._worker = worker
 
-    async def projects(self, what: RetainedKind, after: str, limit: int) -> Sequence[str]:
+    async def projects(self, kind: RetainedKind, after: str, limit: int) -> Sequence[str]:
         """Returns the projects that have rows of a kind, in the order of their ids.
 
         Args:
-            what: The kind.
+            kind: The kind.
             after: The list begins after this project; empty for the first one.
             limit: Maximum number of projects.
         """
         values = {"after": after, "projects": limit}
-        rows = await self._worker.system_query(_PROJECTS[what], values)
+        rows = await self._worker.system_query(_PROJECTS[kind], values)
         return [row[0] for row in rows]
 
-    async def delete(self, project_id: str, what: RetainedKind, *, days: float, limit: int) -> int:
+    async def delete(self, project_id: str, kind: RetainedKind, *, days: float, limit: int) -> int:
         """Deletes a batch of rows older than `days`; returns their number.
 
         Args:
             project_id: The project.
-            what: The kind; for EVENTS the rows are runs, each with all of its events.
+            kind: The kind; for EVENTS the rows are runs, each with all of its events.
             days: Age since the end of the run, or since the creation of the row.
             limit: Rows of the batch.
         """
         values = {"project_id": project_id, "kept_s": days * 86400, "limit": limit}
         async with self._database.transaction(project_id=project_id) as connection:
-            return (await connection.execute(_DELETE[what], values)).rowcount
+            return (await connection.execute(_DELETE[kind], values)).rowcount
 
     async def drop_backlog(self, project_id: str, *, most: int, limit: int) -> int:
         """Fails a batch of the oldest pending deliveries; returns their number.

@@ -50,7 +50,7 @@ class RetentionWorker:
 
     Args:
         store: The rows.
-        message_days: Returns the days for which a project keeps messages; 0 for ever.
+        message_days: Returns the days for which a project keeps messages; 0 keeps them forever.
         terms: Retention times.
     """
 
@@ -79,14 +79,14 @@ class RetentionWorker:
     async def delete_old(self) -> int:
         """Deletes old rows of all projects; returns their number."""
         total = 0
-        for what in (RetainedKind.EVENTS, RetainedKind.DELIVERIES, RetainedKind.WEBHOOKS):
+        for kind in (RetainedKind.EVENTS, RetainedKind.DELIVERIES, RetainedKind.WEBHOOKS):
             unfinished: list[tuple[str, _Delete]] = []
-            async for project_id in self._projects(what):
+            async for project_id in self._projects(kind):
                 days = self._terms.delivery_days
-                if what is RetainedKind.EVENTS:
+                if kind is RetainedKind.EVENTS:
                     days = await self._event_days(project_id)
                 if days:
-                    delete = partial(self._store.delete, project_id, what, days=days)
+                    delete = partial(self._store.delete, project_id, kind, days=days)
                     count, has_more = await self._batches(project_id, delete)
                     total += count
                     if has_more:
@@ -106,7 +106,7 @@ class RetentionWorker:
         return total
 
     async def _event_days(self, project_id: str) -> float:
-        """Returns the days for which a project's events are kept; 0 for ever.
+        """Returns the days for which a project's events are kept; 0 keeps them forever.
 
         Events contain the text of messages, so they are kept no longer than the messages.
         """
@@ -129,9 +129,9 @@ class RetentionWorker:
             total += dropped
         return total
 
-    async def _projects(self, what: RetainedKind) -> AsyncIterator[str]:
+    async def _projects(self, kind: RetainedKind) -> AsyncIterator[str]:
         after = ""
-        while projects := await self._store.projects(what, after, _PROJECTS):
+        while projects := await self._store.projects(kind, after, _PROJECTS):
             for project_id in projects:
                 yield project_id
             after = projects[-1]

@@ -167,10 +167,10 @@ class AgentDirectory:
 
     def forget(self, project_id: str, agent_id: str | None = None) -> None:
         """Drops an agent, or all agents of a project, from the cache."""
-        gone = [
+        forgotten = [
             key
             for key in self._known
             if key[0] == project_id and (agent_id is None or key[1] == agent_id)
         ]
-        for key in gone:
+        for key in forgotten:
             del self._known[key]

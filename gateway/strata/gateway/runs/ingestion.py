@@ -173,12 +173,12 @@ class DocumentIngestion:
     async def _ingest(self, agent: agent_pb.Agent) -> IngestionResult:
         marks = {mark.conversation_id: mark for mark in await self._marks(agent.id)}
         ingested = await self._retire(marks)
-        free_places, seen = self._files_per_agent - len(marks), set(marks)
+        free_places, known_keys = self._files_per_agent - len(marks), set(marks)
         async for file in self._files_of(agent.id):
             key = _key(file)
-            if key in seen:
+            if key in known_keys:
                 continue
-            seen.add(key)
+            known_keys.add(key)
             if file.state not in _READABLE or not file.line_count or free_places <= 0:
                 ingested.skipped += 1
             elif ingested.open >= OPEN_AT_ONCE:

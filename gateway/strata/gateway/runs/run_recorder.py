@@ -107,20 +107,22 @@ class RunRecorder:
 
     async def _later_changes(self, run: Run) -> AsyncIterator[turn_pb.LaterChange]:
         """Yields the changes of the system message after a run, newest first."""
-        which = RunFilter(conversation_id=run.conversation_id)
+        runs_of_conversation = RunFilter(conversation_id=run.conversation_id)
         before: str | None = None
-        seen = size = 0
-        while seen < MAX_LATER_RUNS:
-            runs = await self._store.list(run.project_id, which, before=before, limit=_PAGE_SIZE)
+        later_runs = size = 0
+        while later_runs < MAX_LATER_RUNS:
+            runs = await self._store.list(
+                run.project_id, runs_of_conversation, before=before, limit=_PAGE_SIZE
+            )
             for later in runs:
                 # Ids are ordered by creation time.
                 if later.id <= run.id:
                     return
-                seen += 1
-                changes, read = await self._changes_of(later)
-                size += read
+                later_runs += 1
+                changes, event_bytes = await self._changes_of(later)
+                size += event_bytes
                 if size > MAX_LATER_BYTES:
-                    # agent_loop then reports what is missing.
+                    # agent_loop then reports that changes are missing.
                     return
                 for change in changes:
                     yield change
@@ -135,8 +137,8 @@ class RunRecorder:
             size += event.ByteSize()
             for call in event.model_calls:
                 if call.request.HasField("system_change"):
-                    sent = call.request
-                    change = turn_pb.LaterChange(after=sent.system, change=sent.system_change)
+                    request = call.request
+                    change = turn_pb.LaterChange(after=request.system, change=request.system_change)
                     changes.append(change)
         return changes[::-1], size
 

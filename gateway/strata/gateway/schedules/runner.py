@@ -80,8 +80,11 @@ class ScheduleRunner:
             raise
         except Exception as error:  # noqa: BLE001
             # A failure of one schedule must not stop the others.
-            known = isinstance(error, StrataError)
+            is_expected = isinstance(error, StrataError)
             _log.warning(
-                "schedule not processed", schedule_id=due.id, error=repr(error), exc_info=not known
+                "schedule not processed",
+                schedule_id=due.id,
+                error=repr(error),
+                exc_info=not is_expected,
             )
             return False

@@ -206,10 +206,10 @@ class PostgresScheduleStore:
             await connection.execute(_LOCK, {"project_id": project_id})
             if new.request_id is not None:
                 request = {"project_id": project_id, "request_id": new.request_id}
-                known = (await connection.execute(_KNOWN, request)).mappings().one_or_none()
-                if known is not None:
-                    check_same_request(new.request_id, bytes(known["request_hash"]), digest)
-                    return _schedule(known)
+                existing = (await connection.execute(_KNOWN, request)).mappings().one_or_none()
+                if existing is not None:
+                    check_same_request(new.request_id, bytes(existing["request_hash"]), digest)
+                    return _schedule(existing)
             now = (await connection.execute(_NOW)).scalar_one()
             first = new.timing.check(now, min_interval=self._min_interval)
             count = (await connection.execute(_COUNT, {"project_id": project_id})).scalar_one()
@@ -407,8 +407,8 @@ class PostgresScheduleStore:
                 )
                 return None
             due = schedule.timing.due(schedule.next_time, now, MAX_MISSED + 1)
-            seen = await connection.execute(_SEEN, {**values, "since": due[0]})
-            acted_on = frozenset(seen.scalars())
+            recorded = await connection.execute(_SEEN, {**values, "since": due[0]})
+            acted_on = frozenset(recorded.scalars())
             # The clock of the database may be set back; no tick is processed twice.
             due = [tick for tick in due if tick not in acted_on]
             run_id = ""

@@ -105,10 +105,10 @@ class Timing:
         local = moment.astimezone(self._zone).replace(tzinfo=None)
         for wall in CronSim(self.cron, local):
             tick = wall.replace(tzinfo=self._zone).astimezone(UTC)
-            shown = tick.astimezone(self._zone).replace(tzinfo=None)
-            if shown != wall:
+            local_time = tick.astimezone(self._zone).replace(tzinfo=None)
+            if local_time != wall:
                 # The time is in a gap, whose length is the difference.
-                tick = self._offset_change(tick - (shown - wall), tick) or tick
+                tick = self._offset_change(tick - (local_time - wall), tick) or tick
             yield tick
 
     def _elapsed_ticks(self, moment: datetime) -> Iterator[datetime]:

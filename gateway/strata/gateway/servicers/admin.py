@@ -170,15 +170,17 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         key_id = check_id(request.api_key_id, "key", field="api_key_id")
         key = await self._store.revoke_key(Authority.of(require_caller()), key_id)
         self._on_revoked(key_id)
-        own = await self._runs.of(key.project_id)
+        project_runs = await self._runs.of(key.project_id)
         if request.pause_schedules:
-            count = await own.schedules.pause_of_principal(key.project_id, key_id, KEY_REVOKED)
+            count = await project_runs.schedules.pause_of_principal(
+                key.project_id, key_id, KEY_REVOKED
+            )
         else:
-            count = await own.schedules.count_of_principal(key.project_id, key_id)
-        delayed = await own.runs.delayed_of_principal(key.project_id, key_id)
+            count = await project_runs.schedules.count_of_principal(key.project_id, key_id)
+        delayed = await project_runs.runs.delayed_of_principal(key.project_id, key_id)
         if request.pause_schedules:
             for run_id in delayed:
-                await own.cancel_run(key.project_id, run_id)
+                await project_runs.cancel_run(key.project_id, run_id)
         return pb.RevokeApiKeyResponse(
             api_key=convert.key_to_pb(key), schedule_count=count, delayed_run_count=len(delayed)
         )
@@ -200,8 +202,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         now = self._clock.now()
         start, end = convert.usage_range(request, now - _USAGE_RANGE, now)
         await self._check_project(project_id)
-        own = await self._runs.of(project_id)
-        total = await own.runs.usage(project_id, start, end, request.agent_id)
+        project_runs = await self._runs.of(project_id)
+        total = await project_runs.runs.usage(project_id, start, end, request.agent_id)
         return convert.usage_sum_to_pb(total)
 
     async def GetUsageSeries(
@@ -214,8 +216,8 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await self._check_project(project_id)
         sums: Sequence[UsageSum] = []
         if starts:
-            own = await self._runs.of(project_id)
-            sums = await own.runs.usage_series(project_id, starts, end, request.agent_id)
+            project_runs = await self._runs.of(project_id)
+            sums = await project_runs.runs.usage_series(project_id, starts, end, request.agent_id)
         return convert.usage_series_to_pb(starts, end, sums)
 
     async def _check_project(self, project_id: str) -> None:
@@ -264,9 +266,9 @@ def _organization(organization_id: str) -> str:
         PermissionDeniedError: It is not the caller's, and the key lacks the scope
             ``installation.admin`` (``SCOPE_MISSING``).
     """
-    own = require_caller().organization_id
-    if not organization_id or organization_id == own:
-        return own
+    caller_organization = require_caller().organization_id
+    if not organization_id or organization_id == caller_organization:
+        return caller_organization
     check_id(organization_id, "organization", field="organization_id")
     require_scope(OrganizationScope.INSTALLATION)
     return organization_id

@@ -167,8 +167,8 @@ class RunServicer(pb_grpc.RunServiceServicer):
         sent_text = SentText() if as_text else None
         async with aclosing(events):
             async for event in events:
-                for shown in (event,) if sent_text is None else sent_text.convert(event):
-                    yield shown
+                for converted in (event,) if sent_text is None else sent_text.convert(event):
+                    yield converted
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         """Returns a run."""

@@ -22,8 +22,8 @@ def check_webhook(request: pb.CreateWebhookRequest) -> None:
     checks.id(request.agent_id, "agent", "agent_id", optional=True)
     checks.id(request.run_id, "run", "run_id", optional=True)
     checks.request_id(request.request_id)
-    known = set(EVENTS).issuperset(request.events)
-    checks.unless(known, "events", f"must be of {', '.join(EVENTS)}")
+    are_known = set(EVENTS).issuperset(request.events)
+    checks.unless(are_known, "events", f"must be of {', '.join(EVENTS)}")
     if request.secret:
         try:
             key_of(request.secret)

@@ -118,8 +118,8 @@ class PostgresWebhookStore:
     Args:
         database: Connections with the service role; every transaction sets its project.
         worker: Connections with the worker role, for finding due deliveries of all projects.
-        per_project: Maximum number of webhooks per project, without those of single runs that are
-            delivered.
+        per_project: Maximum number of webhooks per project. A webhook of a single run no longer
+            counts after its delivery.
     """
 
     def __init__(self, database: Database, worker: Database, *, per_project: int) -> None:
@@ -146,13 +146,13 @@ class PostgresWebhookStore:
         """
         async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(_LOCK, {"project_id": project_id})
-            known = await self._known(connection, project_id, new)
-            webhook = known or await self._insert(connection, project_id, new)
+            existing = await self._known(connection, project_id, new)
+            webhook = existing or await self._insert(connection, project_id, new)
         if webhook.run_id:
             values = {"project_id": project_id, "run_id": webhook.run_id, "webhook_id": webhook.id}
             async with self._database.transaction(project_id=project_id) as connection:
                 await connection.execute(_CATCH_UP, values)
-        return webhook, known is None
+        return webhook, existing is None
 
     async def list(self, project_id: str, *, before: str | None, limit: int) -> Sequence[Webhook]:
         """Returns webhooks, newest first; only those before the id `before`, unless it is None."""

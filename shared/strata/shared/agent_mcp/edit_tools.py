@@ -53,17 +53,17 @@ async def edit_block(
         **EDITS[name](arguments),
     )
     try:
-        done = await client.blocks.EditBlock(request)
+        response = await client.blocks.EditBlock(request)
     except AbortedError as error:
         if error.reason is not Reason.EDIT_CONFLICT:
             raise
         raise await _conflict(client, agent_id, label, error) from error
     return {
-        "message": done.message,
-        "label": done.block.label,
-        "revision": done.block.revision,
-        "merged": done.merged,
-        "diff": done.diff,
+        "message": response.message,
+        "label": response.block.label,
+        "revision": response.block.revision,
+        "merged": response.merged,
+        "diff": response.diff,
     }
 
 

@@ -103,7 +103,8 @@ async def insert_passage(
         "message": "Stored. Archival memory already held what is nearly the same:",
         "id": stored.passage.id,
         "near_duplicates": [
-            {"id": near.passage_id, "content": near.text} for near in stored.near_duplicates
+            {"id": duplicate.passage_id, "content": duplicate.text}
+            for duplicate in stored.near_duplicates
         ],
     }
 
@@ -178,11 +179,11 @@ def _passage(hit: passage_pb.PassageHit, timezone: ZoneInfo) -> dict[str, Any]:
 
 
 def _ranks(relevance: _Relevance) -> dict[str, Any]:
-    shown: dict[str, Any] = {"rrf_score": round(relevance.rrf_score, 4)}
+    ranks: dict[str, Any] = {"rrf_score": round(relevance.rrf_score, 4)}
     for name in ("vector_rank", "fts_rank"):
         if relevance.HasField(name):
-            shown[name] = getattr(relevance, name)
-    return shown
+            ranks[name] = getattr(relevance, name)
+    return ranks
 
 
 def _local(moment: Timestamp, timezone: ZoneInfo) -> str:

@@ -86,28 +86,28 @@ class AgentMemoryTools:
         Raises:
             InvalidArgumentError: They do not fit the schema (``INVALID_FIELD``).
         """
-        wrong = [
+        problems = [
             FieldViolation(error.json_path, clipped(error.message, _PROBLEM_CHARS))
             for error in self._validators[name].iter_errors(sent)
         ]
         # In JSON Schema, 2.0 is an integer.
         arguments = {
             field: int(value) if isinstance(value, float) else value
-            for field, value in (() if wrong else sent.items())
+            for field, value in (() if problems else sent.items())
         }
-        wrong += [
+        problems += [
             FieldViolation(f"$.{field}", "is too large or too small")
             for field, value in arguments.items()
             if isinstance(value, int) and not -_MAX_INT32 <= value <= _MAX_INT32
         ]
-        wrong += [
+        problems += [
             FieldViolation(f"$.{field}", "has half of a surrogate pair, which is not valid text")
             for field, value in arguments.items()
             if _SURROGATE.search(json.dumps(value, ensure_ascii=False))
         ]
-        if wrong:
+        if problems:
             raise InvalidArgumentError(
-                f"The arguments of {name} are wrong. Nothing was done.", violations=wrong
+                f"The arguments of {name} are wrong. Nothing was done.", violations=problems
             )
         return arguments
 

@@ -106,13 +106,13 @@ class DatabaseConnection(AsyncConnection):
     @property
     def is_unused(self) -> bool:
         """Whether it is open, and no transaction is begun: neither at the server nor elsewhere."""
-        known, driver = self.sync_connection, self.driver
+        connection, driver = self.sync_connection, self.driver
         return not (
             driver.is_closed()
             or driver.is_in_transaction()
-            or known is None
-            or known.invalidated
-            or known.in_transaction()
+            or connection is None
+            or connection.invalidated
+            or connection.in_transaction()
         )
 
     async def learn_tenant_type(self) -> None:
@@ -172,12 +172,12 @@ class DatabaseConnection(AsyncConnection):
             self._schema = self._statements.schema
             self._prepared.clear()
             await self.driver.reload_schema_state()
-        held = self._prepared.get(statement)
-        if held is None:
-            held = await self._prepare(statement)
+        entry = self._prepared.get(statement)
+        if entry is None:
+            entry = await self._prepare(statement)
         else:
             self._prepared.move_to_end(statement)
-        prepared, columns = held
+        prepared, columns = entry
         records = await prepared.fetch(*arguments)
         return StatementResult(columns, records, prepared.get_statusmsg())
 

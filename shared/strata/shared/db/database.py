@@ -152,8 +152,8 @@ class Database:
         # A pooler that keeps no prepared statements prepares and executes one for the same
         # connection of the server only inside a transaction.
         self._may_run_alone = prepared_statements > 0
-        # Without it, a project whose calls wait for a lock, or of which there are many, would keep
-        # all connections from the others. Calls are limited where they are accepted.
+        # Without it, a project with many calls, or with calls that wait for a lock, could use all
+        # connections. Calls are limited where they are accepted.
         self._slots = FairSlots(pool_size, "database connections", share=share, queue=ANY_NUMBER)
         self._pool_timeout = pool_timeout
         self.statistics = Statistics()
@@ -413,10 +413,10 @@ class Database:
             yield session.connection
         except BaseException as error:
             # The block may use other connections, and one of those may have broken.
-            own = isinstance(error, OSError) and not session.driver.is_closed()
+            is_of_caller = isinstance(error, OSError) and not session.driver.is_closed()
             await self._uninterrupted(self._abandon(session))
             read_only = "READ ONLY" in begin
-            strata_error = None if own else as_strata_error(error, read_only=read_only)
+            strata_error = None if is_of_caller else as_strata_error(error, read_only=read_only)
             if strata_error is None:
                 raise
             raise strata_error from error
@@ -508,8 +508,8 @@ class Database:
         self.statistics.rollbacks += 1
         try:
             # After a cancelled BEGIN the driver does not know yet whether it took effect.
-            begun = may_be_begun or session.driver.is_in_transaction()
-            if not session.driver.is_closed() and begun:
+            may_be_open = may_be_begun or session.driver.is_in_transaction()
+            if not session.driver.is_closed() and may_be_open:
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     # After a cancelled statement this first waits for the server to end it.
                     await session.driver.execute("ROLLBACK")

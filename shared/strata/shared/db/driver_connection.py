@@ -39,15 +39,15 @@ class DriverConnection(_Base):
 
     async def _introspect_types(self, typeoids: Iterable[int], *timeout: Any) -> Any:
         """Returns the descriptions of types, and the statement that has asked for them."""
-        wanted = frozenset(typeoids)
-        if max(wanted) >= _FIRST_GENERATED_OID:
-            return await self._ask(wanted, *timeout)
-        if wanted in _builtin_types:
-            return _builtin_types[wanted], _NoStatement()
-        descriptions, statement = await self._ask(wanted, *timeout)
-        _builtin_types[wanted] = descriptions
+        requested = frozenset(typeoids)
+        if max(requested) >= _FIRST_GENERATED_OID:
+            return await self._ask(requested, *timeout)
+        if requested in _builtin_types:
+            return _builtin_types[requested], _NoStatement()
+        descriptions, statement = await self._ask(requested, *timeout)
+        _builtin_types[requested] = descriptions
         return descriptions, statement
 
-    async def _ask(self, wanted: frozenset[int], *timeout: Any) -> Any:
+    async def _ask(self, type_ids: frozenset[int], *timeout: Any) -> Any:
         driver: Any = super()
-        return await driver._introspect_types(wanted, *timeout)  # noqa: SLF001 - of the base class
+        return await driver._introspect_types(type_ids, *timeout)  # noqa: SLF001 - of the base class

@@ -99,7 +99,7 @@ def unavailable() -> UnavailableError:
 
 
 def pool_exhausted() -> ResourceExhaustedError:
-    """Returns the error of a pool of which no connection became free in time."""
+    """Returns the error of a pool in which no connection became free in time."""
     return ResourceExhaustedError(
         "every database connection is busy", retry_after=_RETRY_AFTER_SECONDS
     )

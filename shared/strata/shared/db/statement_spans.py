@@ -24,8 +24,7 @@ _MOST_ACTIONS = 3
 def statement_summary(statement: str) -> str:
     """Returns what a statement does: ``UPDATE gateway.runs INSERT gateway.run_events``.
 
-    The changes come before the tables that are read, of which only the first is named if
-    there is no change.
+    Only the changes are named; for a statement without changes, the first table that it reads.
     """
     text = _COMMENT.sub("", statement)
     changes: list[str] = []

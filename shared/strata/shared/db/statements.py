@@ -1,4 +1,4 @@
-"""SQL texts whose result columns are known beforehand, and those of a single tenant."""
+"""SQL statements whose result columns are declared, and statements of a single tenant."""
 
 from __future__ import annotations
 

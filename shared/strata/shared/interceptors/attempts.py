@@ -88,11 +88,11 @@ class ServiceRepeated(Repeated):
 class ServiceCall(ServiceRepeated, RepeatedCall):
     """Attempts at one call, one after another, until the deadline of the call.
 
-    An attempt that was never sent, because no connection could be made, is followed by another one
-    for every method, and so are a few attempts whose token is refused. A repeatable method is
-    attempted again after the connection broke, or while its server stops, as often as the time
-    allows; a few times after the answer UNAVAILABLE, or after no answer, for which an
-    attempt is cancelled.
+    For every method, an attempt that was never sent, because no connection could be made, is
+    repeated, and a few times an attempt whose token was refused. A repeatable method is also
+    repeated after the connection broke or while its server stops, as often as the time allows, and
+    a few times after the answer UNAVAILABLE or after an attempt that was cancelled because it got
+    no answer.
 
     Args:
         start: Starts an attempt, which ends with the deadline of the whole call.
@@ -217,8 +217,8 @@ class _Watch:
 
     def cancelled_it(self) -> bool:
         task = self._task
-        asked = task.cancelling() if task is not None else 0
-        return self._over and asked == self._cancelling
+        cancel_requests = task.cancelling() if task is not None else 0
+        return self._over and cancel_requests == self._cancelling
 
     def stop(self) -> None:
         self._timer.cancel()

@@ -121,7 +121,7 @@ def bearer(metadata: Metadata) -> str:
 class Authenticate:
     """Puts the verified caller into the context; health and reflection need none.
 
-    A stream ends when its credentials are no longer valid, if the authenticator can tell.
+    A stream ends when its credentials are no longer valid, if the authenticator is `Rechecking`.
     """
 
     def __init__(self, authenticator: Authenticator) -> None:

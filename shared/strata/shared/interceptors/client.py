@@ -81,12 +81,12 @@ def outgoing_metadata(
         span: The span of the call; None if it is not traced here.
     """
     metadata = [_checked(key, value) for key, value in sent_metadata or ()]
-    present = {key for key, _ in metadata}
-    if context.caller is not None and context.caller.token and AUTHORIZATION_KEY not in present:
+    keys = {key for key, _ in metadata}
+    if context.caller is not None and context.caller.token and AUTHORIZATION_KEY not in keys:
         metadata.append((AUTHORIZATION_KEY, f"Bearer {context.caller.token}"))
-    if context.request_id and REQUEST_ID_KEY not in present:
+    if context.request_id and REQUEST_ID_KEY not in keys:
         metadata.append((REQUEST_ID_KEY, context.request_id))
-    if context.trace_id and TRACEPARENT_KEY not in present:
+    if context.trace_id and TRACEPARENT_KEY not in keys:
         traceparent = (
             make_traceparent(context.trace_id, sampled=context.sampled)
             if span is None

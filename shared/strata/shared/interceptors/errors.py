@@ -73,10 +73,10 @@ def shutting_down() -> StrataError:
 def _expected(raised: Exception) -> StrataError | None:
     if not isinstance(raised, ExceptionGroup):
         return None
-    ours, others = raised.split(StrataError)
-    if ours is None or others is not None:
+    strata_errors, other_errors = raised.split(StrataError)
+    if strata_errors is None or other_errors is not None:
         return None
-    leaf: BaseException = ours
+    leaf: BaseException = strata_errors
     while isinstance(leaf, BaseExceptionGroup):
         leaf = leaf.exceptions[0]
     return leaf if isinstance(leaf, StrataError) else None

@@ -17,17 +17,16 @@ class FairCalls:
     """Lets calls of a quiet project overtake the waiting calls of a busy project.
 
     Uploads of clients wait before each message is taken. Other streams are not scheduled here: they
-    are long, and their work is scheduled where it is done. Calls without a project, such as those
-    of an organization key, and those without an organization, which services make for their own
-    work in the background, always pass. Background work of the process gives way to calls that are
-    made for runs.
+    are long, and their work is scheduled where it is done. Calls without a project (of an
+    organization key) or without an organization (background work of services) always pass.
+    Background work of the process yields to calls that are made for runs.
 
     Args:
         max_unary: Unary calls that the server takes at once.
-        foreground: Where the calls for runs are foreground work; None if nothing gives way to them.
+        foreground: Where the calls for runs are foreground work; None if no work yields to them.
         use: See `FairSlots`.
-        from_clients: Whether clients call this server. Their calls are work that arrives; those for
-            runs are not, because they are part of it.
+        from_clients: Whether clients call this server. Their calls count as arriving work; calls
+            for runs do not, because they are part of it.
     """
 
     def __init__(

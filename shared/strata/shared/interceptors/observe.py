@@ -180,7 +180,7 @@ def _final_code(call: ServerCall) -> grpc.StatusCode:
     code = call.context.code()
     if isinstance(code, grpc.StatusCode):
         return code
-    for known in grpc.StatusCode:
-        if known.value[0] == code:
-            return known
+    for status in grpc.StatusCode:
+        if status.value[0] == code:
+            return status
     return grpc.StatusCode.UNKNOWN

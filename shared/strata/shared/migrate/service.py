@@ -135,11 +135,11 @@ class ServiceMigrations:
             await ensure_roles(admin, self.roles, passwords)
             await ensure_extensions(admin)
             await ensure_tenant_type(admin)
-            present = await self._version(admin)
-            await ensure_partition(admin, partition, is_new=present is None)
+            revision = await self._version(admin)
+            await ensure_partition(admin, partition, is_new=revision is None)
             await ensure_schema(admin, self.schema, self.roles)
-            if present is not None and present > self.head:
-                raise self._outdated(present)
+            if revision is not None and revision > self.head:
+                raise self._outdated(revision)
             await self._migrate(admin_url, admin, self._up)
             await check_tenancy(admin, self.schema, self.untenanted | {VERSION_TABLE})
 
@@ -170,9 +170,9 @@ class ServiceMigrations:
             raise ValueError(f"{self.package} has no revision {revision}")
         async with _connect(admin_url) as admin:
             await _lock_migrations(admin)
-            present = await self._version(admin)
-            if (present or "") < (revision or "") or (present or "") > self.head:
-                raise self._outdated(present)
+            stored_revision = await self._version(admin)
+            if (stored_revision or "") < (revision or "") or (stored_revision or "") > self.head:
+                raise self._outdated(stored_revision)
 
             def down(script: ScriptDirectory, current: Any) -> object:
                 return script._downgrade_revs(revision or "base", current)  # noqa: SLF001
@@ -193,20 +193,24 @@ class ServiceMigrations:
 
         Raises:
             FailedPreconditionError: The database is behind or ahead (``SCHEMA_OUTDATED``); the
-                metadata names both revisions. It is that of another partition
+                metadata names both revisions. The database belongs to another partition
                 (``PARTITION_NOT_CONFIGURED``).
             UnavailableError: The database cannot be reached.
         """
         async with _connect(url) as connection:
-            present = await self._version(connection)
-            if present != self.head:
-                raise self._outdated(present)
+            revision = await self._version(connection)
+            if revision != self.head:
+                raise self._outdated(revision)
             if not await has_tenant_type(connection):
                 raise FailedPreconditionError(
                     f"the database of {self.service} was migrated by an older release: "
                     "run `strata migrate`",
                     reason=Reason.SCHEMA_OUTDATED,
-                    metadata={"service": self.service, "found": present or "", "needed": self.head},
+                    metadata={
+                        "service": self.service,
+                        "found": revision or "",
+                        "needed": self.head,
+                    },
                 )
             await check_partition(connection, partition)
 
@@ -311,17 +315,17 @@ class ServiceMigrations:
             raise
         return version
 
-    def _outdated(self, present: str | None) -> FailedPreconditionError:
-        what = "was never migrated" if present is None else f"is at revision {present}"
+    def _outdated(self, revision: str | None) -> FailedPreconditionError:
+        state = "was never migrated" if revision is None else f"is at revision {revision}"
         return FailedPreconditionError(
-            f"the database of {self.service} {what}, this release needs {self.head}: "
+            f"the database of {self.service} {state}, this release needs {self.head}: "
             + (
                 "a newer release has migrated it"
-                if present is not None and present > self.head
+                if revision is not None and revision > self.head
                 else "run `strata migrate`"
             ),
             reason=Reason.SCHEMA_OUTDATED,
-            metadata={"service": self.service, "found": present or "", "needed": self.head},
+            metadata={"service": self.service, "found": revision or "", "needed": self.head},
         )
 
 

@@ -53,6 +53,6 @@ def fold(text: str) -> str:
     """Returns a text in lower case, without accents, with plain digits, spaces and dashes.
 
     Each character becomes exactly one character, so a position in the result is the same position
-    in the text. Traditional Chinese characters become simplified, also those of Japanese words.
+    in the text. Traditional Chinese characters become simplified, in Japanese words too.
     """
     return text.translate(_TABLE)

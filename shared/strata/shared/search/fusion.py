@@ -255,8 +255,8 @@ def _scored(
     by_words = _ranked(hit for hit in sparse if hit.score > 0)
     # If the list was cut at `depth`, the cosine of a missing document is at most the lowest one in
     # the list; this bound is used in its place.
-    cut = len(dense) >= depth
-    unseen = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
+    is_cut = len(dense) >= depth
+    unseen = min((hit.score for hit in dense), default=0.0) if is_cut else config.dense_low
     half = config.half_words * rarest_word_score(corpus)
     documents: dict[str, _ScoredDocument] = {}
     for document_id in by_meaning.keys() | by_words.keys():
@@ -362,7 +362,7 @@ def _recency(documents: Iterable[_ScoredDocument]) -> dict[float, float]:
     Documents that were stored together, such as an import, are equally new.
     """
     times = sorted({document.source.time for document in documents})
-    return {time: place / max(1, len(times) - 1) for place, time in enumerate(times)}
+    return {time: position / max(1, len(times) - 1) for position, time in enumerate(times)}
 
 
 def _put_in_order(related: list[_ScoredDocument], order: MatchOrder, newest_share: float) -> None:

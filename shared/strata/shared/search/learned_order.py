@@ -1,9 +1,9 @@
 """Reorders the best matches with weights that were learned from questions with known answers.
 
 In chats of short messages a message alone shows little about its relevance; the messages before it
-show more. `benchmarks/retrieval/train_order.py` learns how much: it fits the weights of a linear
-model (decision 0135). The set of scores does not change: the same scores are reassigned in the new
-order, because they are compared with those of other sources.
+show more. `benchmarks/retrieval/train_order.py` fits the weights of a linear model for it
+(decision 0135). The set of scores does not change: the same scores are reassigned in the new order,
+because they are compared with scores of other sources.
 """
 
 from __future__ import annotations

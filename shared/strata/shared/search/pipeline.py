@@ -203,12 +203,12 @@ class SearchPipeline:
                 result.place.score,
                 result.place.vector_rank,
                 result.place.fts_rank,
-                "" if explanation is None else _why(source, result, place, report, outdated),
+                "" if explanation is None else _why(source, result, position, report, outdated),
                 result.score,
                 result.rank,
                 outdated=outdated.get(source.id_of(result.item)),
             )
-            for place, result in enumerate(ranked[:limit], start=1)
+            for position, result in enumerate(ranked[:limit], start=1)
         )
         self._seconds.observe(time.perf_counter() - started)
         return SearchResult(hits, left_out, times, report)
@@ -222,14 +222,14 @@ def _outdated(source: ExplainedSource[_Item], items: Sequence[_Item]) -> dict[st
 def _why(
     source: ExplainedSource[_Item],
     ranked: Ranked[_Item],
-    place: int,
+    position: int,
     report: RerankingReport | None,
     outdated: Mapping[str, Outdated],
 ) -> str:
     reasons = source.preferences_met(ranked.item)
     parts = [
         explain_result(ranked.place, reasons),
-        explain_rank(ranked, place, report),
+        explain_rank(ranked, position, report),
         explain_outdated(outdated.get(source.id_of(ranked.item))),
     ]
     return " ".join(filter(None, parts))

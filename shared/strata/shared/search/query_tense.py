@@ -1,8 +1,8 @@
 """Determines whether a question asks about the present or about the past.
 
-"Am I a smoker at the moment?" wants the newest statement, "Where did I live before?" does not. The
-answer is read from the words and the verb, in six languages, without a model. It is a hint for the
-ranking: where the words point both ways, or nothing is sure, the answer is `QueryTense.NONE`.
+"Am I a smoker at the moment?" asks for the newest statement, "Where did I live before?" does not.
+The result follows from the words and the verb, in six languages, without a model. It is a hint for
+the ranking: if the words contradict each other or are ambiguous, it is `QueryTense.NONE`.
 """
 
 from __future__ import annotations
@@ -314,16 +314,16 @@ def _read(code: str, accented: str, folded: str) -> QueryTense:
             _pattern(code, "accented_past_verb").search(accented),
         )
     )
-    present = _pattern(code, "present").search(folded) or (
+    present_match = _pattern(code, "present").search(folded) or (
         not past_verb and _pattern(code, "present_of_verb").search(folded)
     )
     past = _pattern(code, "past").search(folded) or (
         past_verb and _pattern(code, "past_of_verb").search(folded)
     )
-    if present or past:
-        if present and past:
+    if present_match or past:
+        if present_match and past:
             return QueryTense.NONE
-        return QueryTense.PRESENT if present else QueryTense.PAST
+        return QueryTense.PRESENT if present_match else QueryTense.PAST
     if not past_verb and _pattern(code, "present_verb").search(folded):
         return QueryTense.PRESENT_TENSE
     return QueryTense.NONE

@@ -84,6 +84,6 @@ def exclusions(
     by_condition: dict[str, Exclusion] = {}
     for item, place in matches:
         for name in (*left_out_by(item), *((BELOW_FLOOR,) if place.weak else ())):
-            known = by_condition.get(name, Exclusion(name, 0, id_of(item)))
-            by_condition[name] = replace(known, count=known.count + 1)
+            exclusion = by_condition.get(name, Exclusion(name, 0, id_of(item)))
+            by_condition[name] = replace(exclusion, count=exclusion.count + 1)
     return tuple(by_condition.values())

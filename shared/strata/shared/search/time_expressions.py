@@ -54,19 +54,23 @@ def time_ranges(text: str, now: datetime, timezone: ZoneInfo) -> tuple[TimeRange
         timezone: Timezone of the author.
     """
     try:
-        there = now.astimezone(timezone)
+        local_now = now.astimezone(timezone)
     except OverflowError:
         return ()  # at either end of the calendar
     text = normalise(text[:LONGEST_TEXT])
     folded = fold(text)
-    reference = Reference(there, there.date(), timezone, folded)
+    reference = Reference(local_now, local_now.date(), timezone, folded)
     expressions = expressions_in(folded, reference)
     if sum(not expression.weak for expression in expressions) > 2 * MOST_RANGES:
         return ()  # two expressions make at least one range
     ranges = dict.fromkeys(
-        TimeRange(text[named.begin : named.end].strip(), named.first, named.last)
-        for named in connected(expressions, folded, reference)
-        if named.first is None or named.last is None or named.first < named.last
+        TimeRange(
+            text[named_range.begin : named_range.end].strip(), named_range.first, named_range.last
+        )
+        for named_range in connected(expressions, folded, reference)
+        if named_range.first is None
+        or named_range.last is None
+        or named_range.first < named_range.last
     )
     return tuple(ranges) if len(ranges) <= MOST_RANGES else ()
 

@@ -31,6 +31,6 @@ _NEWEST_SHARES = {QueryTense.PRESENT: 1.0, QueryTense.PRESENT_TENSE: 0.25}
 def newest_share(query: str) -> float:
     """Returns the part of the bonus for new texts that applies to a query; see `fuse`.
 
-    "Am I a smoker at the moment?" wants the newest statement, "Am I a smoker?" most likely too.
+    "Am I a smoker at the moment?" asks for the newest statement; "Am I a smoker?" probably too.
     """
     return _NEWEST_SHARES.get(query_tense(query), 0.0)

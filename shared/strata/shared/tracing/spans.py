@@ -1,8 +1,8 @@
 """Spans: the operations of a trace, with their start, duration and outcome.
 
 The attributes of spans are names, ids, sizes and times. They never hold the text of a message, a
-memory or a tool call, an argument, a key or a secret; neither do the errors, of which only the
-type is kept.
+memory or a tool call, an argument, a key or a secret; of an error they hold
+only the type.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ async def _run(program: str, options: list[str], url: str, engine_folder: Path) 
         "PATH": "/usr/bin:/bin",
         "PGPASSWORD": unquote(parts.password or ""),
     }
-    done = await asyncio.to_thread(
+    process = await asyncio.to_thread(
         subprocess.run,
         [str(binaries / program), *target, *options],
         env=environment,
@@ -154,6 +154,6 @@ async def _run(program: str, options: list[str], url: str, engine_folder: Path) 
         check=False,
         umask=0o077,
     )
-    if done.returncode != 0:
-        output = done.stderr.decode("utf-8", "replace")[-_OUTPUT_CHARACTERS:]
+    if process.returncode != 0:
+        output = process.stderr.decode("utf-8", "replace")[-_OUTPUT_CHARACTERS:]
         raise UnavailableError(f"{program} failed: {output.strip()}")

@@ -127,11 +127,11 @@ def verify_files(folder: Path) -> Manifest:
         path = folder / name
         if not path.is_file():
             raise DataLossError(f"{folder} is damaged: {name} is missing.")
-        present = entry_of(path)
-        if (present.size, present.sha256) != (entry.size, entry.sha256):
+        actual = entry_of(path)
+        if (actual.size, actual.sha256) != (entry.size, entry.sha256):
             raise DataLossError(
-                f"{folder} is damaged: {name} has {present.size} of {entry.size} bytes."
-                if present.size != entry.size
+                f"{folder} is damaged: {name} has {actual.size} of {entry.size} bytes."
+                if actual.size != entry.size
                 else f"{folder} is damaged: the hash of {name} does not match."
             )
     return manifest

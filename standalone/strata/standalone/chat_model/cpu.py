@@ -57,11 +57,11 @@ class Cpu:
         """
         if self.machine != "x86_64" or not self.features:
             return {"GGML_NATIVE": "ON"}
-        named = {
+        switches = {
             switch: "ON" if self.features.issuperset(needed) else "OFF"
             for switch, needed in _SWITCHES.items()
         }
-        return {"GGML_NATIVE": "OFF", **named}
+        return {"GGML_NATIVE": "OFF", **switches}
 
     def fingerprint(self) -> str:
         """A short text that differs between processors that may not run the same code."""

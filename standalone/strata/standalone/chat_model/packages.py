@@ -55,7 +55,7 @@ def run(command: Sequence[str], cancellation: Cancellation, on_line: LineCallbac
         CommandError: The command ended with a code other than 0.
         WorkCancelledError: The caller cancelled; the command and its child processes have ended.
     """
-    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
     process = subprocess.Popen(  # noqa: S603 (programs and arguments are ours)
         [sys.executable, "-I", "-S", str(_GUARD), *command],
         stdin=subprocess.PIPE,
@@ -66,7 +66,7 @@ def run(command: Sequence[str], cancellation: Cancellation, on_line: LineCallbac
         errors="replace",
     )
     assert process.stdin is not None
-    reader = threading.Thread(target=_read, args=(process, kept, on_line), daemon=True)
+    reader = threading.Thread(target=_read, args=(process, last_lines, on_line), daemon=True)
     reader.start()
     try:
         while process.poll() is None:
@@ -76,14 +76,14 @@ def run(command: Sequence[str], cancellation: Cancellation, on_line: LineCallbac
         code = process.wait()
         reader.join()
     if code != 0:
-        raise CommandError(Path(command[0]).name, code, kept)
+        raise CommandError(Path(command[0]).name, code, last_lines)
 
 
-def _read(process: subprocess.Popen[str], kept: deque[str], on_line: LineCallback) -> None:
+def _read(process: subprocess.Popen[str], last_lines: deque[str], on_line: LineCallback) -> None:
     assert process.stdout is not None
     with process.stdout as lines:
         for line in lines:
-            kept.append(line)
+            last_lines.append(line)
             on_line(line)
 
 

@@ -147,9 +147,9 @@ def _step_reporter(message: str, report: ProgressCallback) -> LineCallback:
         match = _BUILD_STEP.search(line)
         if match is None:
             return
-        done, total = int(match[1]), int(match[2])
-        if done != last and total > 1:
-            last = done
-            report(Progress(StartPhase.RUNTIME, message, done, total))
+        finished, total = int(match[1]), int(match[2])
+        if finished != last and total > 1:
+            last = finished
+            report(Progress(StartPhase.RUNTIME, message, finished, total))
 
     return on_line

@@ -246,14 +246,14 @@ def _master_keys(folder: DataFolder) -> tuple[str, str]:
 
 async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
     """Creates the organization key of the folder, and the project and API key for commands."""
-    kept, known = _kept_key(folder, ORGANIZATION_KEY_FILE)
-    organization = await ensure_organization_key(gateway, known_key=known)
+    path, stored_key = _kept_key(folder, ORGANIZATION_KEY_FILE)
+    organization = await ensure_organization_key(gateway, known_key=stored_key)
     if organization.created:
-        write_atomically(kept, organization.secret)
-    kept, known = _kept_key(folder, API_KEY_FILE)
-    project = await ensure_local_project(gateway, organization.secret, known_key=known)
+        write_atomically(path, organization.secret)
+    path, stored_key = _kept_key(folder, API_KEY_FILE)
+    project = await ensure_local_project(gateway, organization.secret, known_key=stored_key)
     if project.created:
-        write_atomically(kept, project.secret)
+        write_atomically(path, project.secret)
 
 
 def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:

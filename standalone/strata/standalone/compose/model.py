@@ -1,4 +1,4 @@
-"""The chat model of a local Strata: what is configured, what runs here, or the demo."""
+"""The chat model of a local Strata: a configured one, a local model server, or the demo."""
 
 from __future__ import annotations
 

@@ -103,9 +103,9 @@ def progress_lines(console: Console) -> Report:
         if not is_new and not is_done and now - last_time < _PAUSE_S:
             return
         last_message, last_time = progress.message, now
-        done = amount(progress.done, progress.total, progress.unit)
-        shown = f" ({done})" if done else ""
-        console.print(f"  {progress.message}{shown}", highlight=False)
+        progress_text = amount(progress.done, progress.total, progress.unit)
+        suffix = f" ({progress_text})" if progress_text else ""
+        console.print(f"  {progress.message}{suffix}", highlight=False)
 
     return report
 

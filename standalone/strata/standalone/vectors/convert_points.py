@@ -135,8 +135,8 @@ def vectors(message: wire.points.Vectors) -> edge.Vector:
 
 def point(message: wire.points.PointStruct) -> edge.Point:
     """Returns a point to be stored."""
-    held = vectors(message.vectors) if message.HasField("vectors") else {}
-    return edge.Point(point_id(message.id), held, payload(message.payload))
+    named_vectors = vectors(message.vectors) if message.HasField("vectors") else {}
+    return edge.Point(point_id(message.id), named_vectors, payload(message.payload))
 
 
 def _vector_output(item: Any) -> wire.points.VectorOutput:
@@ -150,17 +150,17 @@ def _vector_output(item: Any) -> wire.points.VectorOutput:
     return points.VectorOutput(dense=points.DenseVector(data=item))
 
 
-def vectors_output(held: Any) -> wire.points.VectorsOutput | None:
+def vectors_output(stored_vectors: Any) -> wire.points.VectorsOutput | None:
     """Returns the message of a stored point's vectors; None if it was read without them."""
-    if held is None:
+    if stored_vectors is None:
         return None
     points = wire.points
-    if not isinstance(held, dict):
-        return points.VectorsOutput(vector=_vector_output(held))
-    if set(held) == {""}:
-        return points.VectorsOutput(vector=_vector_output(held[""]))
-    named = {name: _vector_output(item) for name, item in held.items()}
-    return points.VectorsOutput(vectors=points.NamedVectorsOutput(vectors=named))
+    if not isinstance(stored_vectors, dict):
+        return points.VectorsOutput(vector=_vector_output(stored_vectors))
+    if set(stored_vectors) == {""}:
+        return points.VectorsOutput(vector=_vector_output(stored_vectors[""]))
+    by_name = {name: _vector_output(item) for name, item in stored_vectors.items()}
+    return points.VectorsOutput(vectors=points.NamedVectorsOutput(vectors=by_name))
 
 
 def _order_value(number: float | None) -> wire.points.OrderValue | None:

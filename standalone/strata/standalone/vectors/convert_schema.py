@@ -99,8 +99,8 @@ def _dense(message: wire.collections.CreateCollection) -> dict[str, edge.EdgeVec
         case "params":
             return {"": _vector_params("", config.params)}
         case "params_map":
-            named = config.params_map.map.items()
-            return {name: _vector_params(name, params) for name, params in named}
+            named_params = config.params_map.map.items()
+            return {name: _vector_params(name, params) for name, params in named_params}
         case _:
             return {}
 
@@ -150,15 +150,15 @@ def field_index(message: wire.points.CreateFieldIndexCollection) -> Any:
 
 def _index_params(kind: str, params: Any) -> Any:
     make, names = _INDEX_PARAMS[kind]
-    taken = {name: getattr(params, name) for name in names if params.HasField(name)}
+    options = {name: getattr(params, name) for name in names if params.HasField(name)}
     if kind == "keyword_index_params" and params.HasField("prefix"):
-        taken["prefix"] = True
+        options["prefix"] = True
     if kind == "text_index_params":
         if params.HasField("stopwords") or params.HasField("stemmer"):
             raise UnsupportedError("stopwords and stemmers of a text index")
         if params.tokenizer in _TOKENIZERS:
-            taken["tokenizer"] = _TOKENIZERS[params.tokenizer]
-    return make(**taken)
+            options["tokenizer"] = _TOKENIZERS[params.tokenizer]
+    return make(**options)
 
 
 def collection_info(

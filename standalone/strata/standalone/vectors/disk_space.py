@@ -21,7 +21,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def missing_space(folder: Path, needed: int) -> str:
-    """Returns what is missing, as text; empty if at least ``needed`` bytes are free."""
+    """Returns a text about missing disk space; empty if at least ``needed`` bytes are free."""
     free = free_bytes(folder)
     if free >= needed:
         return ""

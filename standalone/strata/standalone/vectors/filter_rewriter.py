@@ -86,9 +86,9 @@ class FilterRewriter:
         for condition in message.must:
             if self._is_met_by_all(condition):
                 continue
-            if held := self._broad_share(condition):
+            if broad_share := self._broad_share(condition):
                 broad.append(condition)
-                share *= held
+                share *= broad_share
             else:
                 rest.must.append(condition)
         whole = wire.common.Filter()
@@ -133,8 +133,8 @@ class FilterRewriter:
             self._info = self._shard.info()
         if condition.field.key not in self._info.payload_schema or not self._info.points_count:
             return 0.0
-        asked = edge.CountRequest(False, filter_of(wire.common.Filter(must=[condition])))
-        return self._shard.count(asked) / self._info.points_count
+        request = edge.CountRequest(False, filter_of(wire.common.Filter(must=[condition])))
+        return self._shard.count(request) / self._info.points_count
 
 
 def _unless_empty(message: wire.common.Filter) -> edge.Filter | None:

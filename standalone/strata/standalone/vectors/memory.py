@@ -25,10 +25,10 @@ def unmap_read_pages(folder: Path) -> int:
         madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         root = f"{folder.resolve()}/"
         for line in Path("/proc/self/maps").read_text().splitlines():
-            place, rights, *_, name = line.split(maxsplit=5)
+            addresses, rights, *_, name = line.split(maxsplit=5)
             # Shared mappings only, because changes in a private one would be lost.
             if rights.endswith("s") and name.startswith(root):
-                start, end = (int(address, 16) for address in place.split("-"))
+                start, end = (int(address, 16) for address in addresses.split("-"))
                 madvise(start, end - start, mmap.MADV_DONTNEED)
                 unmapped += end - start
     return unmapped

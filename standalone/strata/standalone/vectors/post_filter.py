@@ -68,9 +68,9 @@ def _loose_searches(
         if not rewritten.broad:
             continue
         limit = message.limit if message.HasField("limit") else DEFAULT_LIMIT
-        wanted = _MARGIN * limit + _LEAST_EXTRA
-        if wanted <= _MOST_RETRIEVED * rewritten.share:
-            yield _LooseSearch(position, rewritten, math.ceil(wanted / rewritten.share))
+        sought = _MARGIN * limit + _LEAST_EXTRA
+        if sought <= _MOST_RETRIEVED * rewritten.share:
+            yield _LooseSearch(position, rewritten, math.ceil(sought / rewritten.share))
 
 
 def _is_plain(message: wire.points.QueryPoints) -> bool:
@@ -123,8 +123,8 @@ def _learn_share(
     If both are met by the same half, twice as many points as needed would be retrieved.
     """
     if not rewritten.sampled and len(rewritten.broad) > 1 and len(points) >= _SAMPLE:
-        asked = edge.CountRequest(True, edge.Filter(must=[_any_of(points), *rewritten.broad]))
-        rewritten.share = max(rewritten.share, shard.count(asked) / len(points) * _CAUTION)
+        request = edge.CountRequest(True, edge.Filter(must=[_any_of(points), *rewritten.broad]))
+        rewritten.share = max(rewritten.share, shard.count(request) / len(points) * _CAUTION)
         rewritten.sampled = True
 
 

@@ -114,9 +114,9 @@ class CollectionStore:
         collection = self._collections.pop(name, None)
         if collection is None:
             return False
-        kept = {alias: target for alias, target in self._aliases.items() if target != name}
-        if kept != self._aliases:
-            self._save_aliases(kept)
+        other_aliases = {alias: target for alias, target in self._aliases.items() if target != name}
+        if other_aliases != self._aliases:
+            self._save_aliases(other_aliases)
         folder = self._folder / name
         (folder / "collection.json").unlink()
         if collection.shard is not None:

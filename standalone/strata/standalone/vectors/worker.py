@@ -122,8 +122,8 @@ class EngineWorker:
             self._used_at = time.monotonic()
         elif self._used_at is not None and time.monotonic() - self._used_at >= _IDLE_S:
             self._used_at = None
-            # In the engine's thread, because only the engine unmaps its files: an address that it
-            # gave up meanwhile could be that of other memory, which would be lost.
+            # In the engine's thread, because the engine unmaps files there: otherwise an address
+            # could belong to other memory by now, whose content would be lost.
             await self.run(lambda _: unmap_read_pages(self._folder))
             await asyncio.to_thread(trim_heap)
 

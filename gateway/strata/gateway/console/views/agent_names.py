@@ -14,10 +14,10 @@ _SUGGESTIONS = 200
 
 async def names_of(visit: Visit, agent_ids: Iterable[str]) -> Mapping[str, str]:
     """Returns the names of at most a page of agents by id; one that cannot be read is missing."""
-    wanted = sorted({agent_id for agent_id in agent_ids if is_id(agent_id, "agent")})
-    if not wanted:
+    valid_ids = sorted({agent_id for agent_id in agent_ids if is_id(agent_id, "agent")})
+    if not valid_ids:
         return {}
-    request = pb.ListAgentsRequest(agent_ids=wanted, page_size=len(wanted), names_only=True)
+    request = pb.ListAgentsRequest(agent_ids=valid_ids, page_size=len(valid_ids), names_only=True)
     try:
         listing = await visit.services.agents.ListAgents(request)
     except PermissionDeniedError:

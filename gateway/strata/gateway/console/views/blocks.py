@@ -61,7 +61,7 @@ async def create_block(visit: Visit) -> Response:
 async def block(visit: Visit) -> Response:
     """Shows a block with its history, or as it was at a time."""
     block_id, as_of = visit.argument("block_id"), visit.query("as_of")
-    present, versions = await asyncio.gather(
+    current, versions = await asyncio.gather(
         visit.services.blocks.GetBlock(
             pb.GetBlockRequest(block_id=block_id, as_of_time=_time_in(as_of) if as_of else None)
         ),
@@ -73,7 +73,7 @@ async def block(visit: Visit) -> Response:
     )
     return visit.page(
         "memory/block.html",
-        block=present.block,
+        block=current.block,
         as_of=as_of,
         versions=versions.versions,
         next_page=versions.next_page_token,
@@ -118,7 +118,7 @@ async def blame(visit: Visit) -> Response:
     """Shows who wrote each line of a block."""
     block_id = visit.argument("block_id")
     revision = whole_number(visit.query("revision"), "revision", _NOT_SHOWN)
-    present, response = await asyncio.gather(
+    current, response = await asyncio.gather(
         visit.services.blocks.GetBlock(pb.GetBlockRequest(block_id=block_id)),
         visit.services.blocks.BlameBlock(
             pb.BlameBlockRequest(
@@ -131,7 +131,7 @@ async def blame(visit: Visit) -> Response:
     )
     return visit.page(
         "memory/blame.html",
-        block=present.block,
+        block=current.block,
         lines=response.lines,
         next_page=response.next_page_token,
         revision=revision,

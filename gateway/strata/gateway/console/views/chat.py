@@ -32,7 +32,7 @@ from strata.shared.settings import KIB
 _PAGE = 40
 _CONVERSATIONS = 500
 _APPROVALS = 100
-# Bytes of a form for everything except its images, such as the text of a message.
+# Maximum size of a form without its images.
 _REST_OF_FORM_BYTES = 64 * KIB
 # Each of these runs costs a call that reads all its events.
 _RUNS_WITH_EDITS = 12
@@ -56,7 +56,9 @@ async def chat(visit: Visit) -> Response:
             run_pb.ListRunsRequest(conversation_id=conversation_id, states=_OPEN_STATES)
         ),
     )
-    known = {conversation.id: conversation for conversation in conversations.conversations}
+    conversations_by_id = {
+        conversation.id: conversation for conversation in conversations.conversations
+    }
     open_runs = [run.id for run in reversed(runs.runs)]
     # The events of an open run contain its stored messages, except for its input.
     messages = [
@@ -68,7 +70,7 @@ async def chat(visit: Visit) -> Response:
         "chat/page.html",
         agent=agent,
         conversation_id=conversation_id,
-        conversation=known.get(conversation_id),
+        conversation=conversations_by_id.get(conversation_id),
         conversations=list(reversed(conversations.conversations)),
         messages=list(reversed(messages)),
         transcript=await _transcript(visit, agent.id, messages, open_runs),
@@ -225,10 +227,10 @@ async def fork(visit: Visit) -> Response:
 async def image(visit: Visit) -> Response:
     """Shows an image of a message."""
     request = message_service.GetImageRequest(image_id=visit.argument("image_id"))
-    shown = await visit.services.messages.GetImage(request)
+    response = await visit.services.messages.GetImage(request)
     return Response(
-        shown.data,
-        media_type=shown.media_type,
+        response.data,
+        media_type=response.media_type,
         headers={"cache-control": "private, max-age=86400, immutable"},
     )
 

@@ -100,23 +100,23 @@ def _bars(
     window: pb.GetContextWindowResponse, whole: int
 ) -> list[tuple[pb.ContextWindowPart, float, float]]:
     """Returns each part that has tokens, with the place and the width of its bar."""
-    bars, place = [], 0.0
+    bars, offset = [], 0.0
     for part in window.parts:
         if part.tokens:
             width = part.tokens * BAR_WIDTH / whole
-            bars.append((part, place, width))
-            place += width
+            bars.append((part, offset, width))
+            offset += width
     return bars
 
 
 async def compact(visit: Visit) -> Response:
     """Replaces older messages by a summary."""
     agent_id, conversation_id = visit.argument("agent_id"), visit.form.text("conversation_id")
-    done = await visit.services.agents.CompactConversation(
+    response = await visit.services.agents.CompactConversation(
         pb.CompactConversationRequest(agent_id=agent_id, conversation_id=conversation_id)
     )
     if visit.by_htmx:
-        return visit.page("parts/compacted.html", done=done)
+        return visit.page("parts/compacted.html", done=response)
     return visit.go_to(f"/agents/{agent_id}/context?conversation={conversation_id}")
 
 

@@ -37,12 +37,12 @@ async def files(visit: Visit) -> Response:
             pb.ListFilesRequest(agent_id=agent.id, page_size=_MAX_FILES)
         ),
     )
-    known = {folder.id for folder in attached.folders}
+    attached_ids = {folder.id for folder in attached.folders}
     return visit.page(
         "files/list.html",
         agent=agent,
         folders=attached.folders,
-        others=[folder for folder in all_folders.folders if folder.id not in known],
+        others=[folder for folder in all_folders.folders if folder.id not in attached_ids],
         files=listing.files,
         open_files={window.file_id: window for window in listing.open_files},
         state_of=state_of,

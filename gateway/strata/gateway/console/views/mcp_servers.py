@@ -39,10 +39,10 @@ async def add_server(visit: Visit) -> Response:
         server = server_in(form)
         server.name, server.transport = form.text("name").strip(), transport_in(form)
         request = pb.AddMcpServerRequest(request_id=form.text("request_id"), server=server)
-        added = await visit.services.mcp.AddMcpServer(request)
+        response = await visit.services.mcp.AddMcpServer(request)
     except StrataError as error:
         return _NEW.show_again(visit, error, **await _listing(visit))
-    return visit.go_to(f"/mcp/{added.server.id}")
+    return visit.go_to(f"/mcp/{response.server.id}")
 
 
 async def _listing(visit: Visit) -> dict[str, object]:

@@ -45,20 +45,20 @@ async def begin(visit: Visit) -> Response:
     request = pb.BeginMcpSignInRequest(mcp_server_id=server_id, redirect_uri=back)
     server = await server_of(visit)
     try:
-        begun = await visit.services.mcp.BeginMcpSignIn(request)
+        sign_in = await visit.services.mcp.BeginMcpSignIn(request)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             "A sign-in cannot return to this address. Open the console over https or at"
             " http://127.0.0.1 with the port, and sign in there.",
             violations=error.violations,
         ) from error
-    if urlsplit(begun.authorization_url).scheme not in _SCHEMES:
+    if urlsplit(sign_in.authorization_url).scheme not in _SCHEMES:
         raise FailedPreconditionError(
             "The authorization server names an address that no browser can open.",
             reason=Reason.MCP_SIGN_IN_FAILED,
         )
-    response = visit.page("mcp/sign_in.html", server=server, begun=begun)
-    visit.kept.put(response, _KEPT, f"{server_id} {begun.state}", _LIFETIME_S)
+    response = visit.page("mcp/sign_in.html", server=server, begun=sign_in)
+    visit.kept.put(response, _KEPT, f"{server_id} {sign_in.state}", _LIFETIME_S)
     return response
 
 

@@ -19,11 +19,11 @@ async def list_memory_agents(visit: Visit) -> Response:
         agent_pb.ListAgentsRequest(page_size=_PAGE, page_token=visit.query("page"))
     )
     tended = [agent for agent in listing.agents if agent.memory_agent_id]
-    states, cut = await _states(visit, [agent.id for agent in tended])
+    states, is_truncated = await _states(visit, [agent.id for agent in tended])
     return visit.page(
         "memory_agents/list.html",
         tended=[(agent, states.get(agent.id, [])) for agent in tended],
-        cut=cut,
+        cut=is_truncated,
         next_page=listing.next_page_token,
     )
 

@@ -48,9 +48,9 @@ async def project_of(visit: Visit) -> pb.Project:
     Only its id is set if the key may not list projects, or if there are very many.
     """
     project_id = visit.argument("project_id")
-    own = visit.identity.project
-    if own.id:
-        return own if own.id == project_id else pb.Project(id=project_id)
+    key_project = visit.identity.project
+    if key_project.id:
+        return key_project if key_project.id == project_id else pb.Project(id=project_id)
     listing = await visit.services.admin.ListProjects(pb.ListProjectsRequest(page_size=_MAX_PAGE))
     matching = (project for project in listing.projects if project.id == project_id)
     return next(matching, pb.Project(id=project_id))

@@ -115,9 +115,9 @@ def _described(event: run_event_pb2.RunEvent, kind: str) -> _Described:
             step = event.step_started
             return f"Step {step.step}: model called", step.model, [], list(step.taint), False
         case "step_restarted":
-            again = event.step_restarted
-            title = "Step given up" if again.given_up else "Model called again"
-            return title, again.reason, [], [], True
+            restarted = event.step_restarted
+            title = "Step given up" if restarted.given_up else "Model called again"
+            return title, restarted.reason, [], [], True
         case "tool_started":
             tool = event.tool_started
             texts = [("Arguments", whole_arguments(tool.arguments))]

@@ -91,14 +91,14 @@ class A2aApplication:
             metadata = metadata_of(request.headers)
             await self._bodies.check_key(body, metadata)
             agent = await self._agent(request)
-            asked = await self._bodies.handle(parse_rpc_request, body, metadata)
-            request_id = asked.id
-            method = _method_of(asked.method, request.headers.get(_VERSION_HEADER, ""))
+            rpc_request = await self._bodies.handle(parse_rpc_request, body, metadata)
+            request_id = rpc_request.id
+            method = _method_of(rpc_request.method, request.headers.get(_VERSION_HEADER, ""))
             params = await self._bodies.handle(
-                lambda _: method.dialect.request(asked, method.kind), body, metadata
+                lambda _: method.dialect.request(rpc_request, method.kind), body, metadata
             )
             tasks = AgentTasks(self._channel, self._conversations, agent, metadata)
-            return await _respond(tasks, method, asked, params)
+            return await _respond(tasks, method, rpc_request, params)
         except grpc.aio.AioRpcError as error:
             return refusal(request_id, from_rpc_error(error))
         except BodyTooLargeError as error:
@@ -152,7 +152,7 @@ def _method_of(name: str, version: str) -> A2aMethod:
 
 
 async def _respond(
-    tasks: AgentTasks, method: A2aMethod, asked: RpcRequest, params: Any
+    tasks: AgentTasks, method: A2aMethod, rpc_request: RpcRequest, params: Any
 ) -> Response:
     match method.operation:
         case A2aOperation.SEND:
@@ -171,18 +171,22 @@ async def _respond(
         case A2aOperation.CANCEL:
             result = method.dialect.task((await tasks.cancel(params.id)).build())
         case A2aOperation.STREAM:
-            return event_stream(_events(await tasks.send_streaming(params), method.dialect, asked))
+            return event_stream(
+                _events(await tasks.send_streaming(params), method.dialect, rpc_request)
+            )
         case _:
-            return event_stream(_events(await tasks.subscribe(params.id), method.dialect, asked))
-    return JSONResponse(success(asked.id, result))
+            return event_stream(
+                _events(await tasks.subscribe(params.id), method.dialect, rpc_request)
+            )
+    return JSONResponse(success(rpc_request.id, result))
 
 
 async def _events(
-    updates: AsyncIterator[a2a.StreamResponse], dialect: A2aDialect, asked: RpcRequest
+    updates: AsyncIterator[a2a.StreamResponse], dialect: A2aDialect, rpc_request: RpcRequest
 ) -> AsyncIterator[bytes]:
     try:
         async for update in updates:
-            yield server_sent(success(asked.id, dialect.update(update)))
+            yield server_sent(success(rpc_request.id, dialect.update(update)))
     except grpc.aio.AioRpcError as error:
         # The run continues; the client can subscribe to the task.
-        yield server_sent(failure(asked.id, a2a_error(from_rpc_error(error))))
+        yield server_sent(failure(rpc_request.id, a2a_error(from_rpc_error(error))))

@@ -94,9 +94,9 @@ def _check_names(params: Mapping[str, Any], kind: type[Message]) -> None:
     for field in kind.DESCRIPTOR.fields:
         name = params.get(field.json_name)
         if field.enum_type is not None and isinstance(name, str):
-            known = field.enum_type.values_by_name
-            if name not in known:
-                raise _invalid(f"{field.json_name} is not one of {', '.join(known)}")
+            values = field.enum_type.values_by_name
+            if name not in values:
+                raise _invalid(f"{field.json_name} is not one of {', '.join(values)}")
 
 
 class _Former:
@@ -104,13 +104,13 @@ class _Former:
 
     def request(self, request: RpcRequest, kind: type[Message]) -> Any:
         model, convert = _FORMER_REQUESTS[kind.DESCRIPTOR.name]
-        sent = {"id": request.id or 0, "params": request.params}
+        fields = {"id": request.id or 0, "params": request.params}
         try:
-            return convert(model.model_validate(sent))
+            return convert(model.model_validate(fields))
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(step) for step in problem["loc"])
-            raise _invalid(f"{place}: {problem['msg']}") from error
+            location = ".".join(str(step) for step in problem["loc"])
+            raise _invalid(f"{location}: {problem['msg']}") from error
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
             raise _invalid(str(error).partition("\n")[0]) from error
 

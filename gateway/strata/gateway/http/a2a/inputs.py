@@ -84,12 +84,12 @@ def decisions_of(message: a2a.Message) -> Sequence[message_pb2.ApprovalDecision]
     Raises:
         InvalidParamsError: The message has none.
     """
-    sent = [part.data.struct_value for part in message.parts]
-    if len(sent) != 1 or set(sent[0]) != {_DECISIONS}:
+    decisions = [part.data.struct_value for part in message.parts]
+    if len(decisions) != 1 or set(decisions[0]) != {_DECISIONS}:
         raise InvalidParamsError(f"The task waits for decisions. {_HOW_TO_ANSWER}")
     try:
         answer = json_format.ParseDict(
-            json_format.MessageToDict(sent[0]), run_service_pb2.RespondToApprovalRequest()
+            json_format.MessageToDict(decisions[0]), run_service_pb2.RespondToApprovalRequest()
         )
     except json_format.ParseError as error:
         problem = str(error).partition("\n")[0]
@@ -100,14 +100,14 @@ def decisions_of(message: a2a.Message) -> Sequence[message_pb2.ApprovalDecision]
 def question(approval: message_pb2.ApprovalRequestPart) -> Sequence[a2a.Part]:
     """Returns what a waiting task requires: a sentence, and the tool calls as data."""
     names = ", ".join(sorted({call.name for call in approval.tool_calls}))
-    shown = message_pb2.ApprovalRequestPart(
+    approval_request = message_pb2.ApprovalRequestPart(
         approval_id=approval.approval_id,
         tool_calls=approval.tool_calls,
         expire_time=approval.expire_time,
         bindings=approval.bindings,
     )
     data = a2a.Part()
-    json_format.ParseDict(json_format.MessageToDict(shown), data.data)
+    json_format.ParseDict(json_format.MessageToDict(approval_request), data.data)
     return [a2a.Part(text=f"Calls of {names} wait for a decision. {_HOW_TO_ANSWER}"), data]
 
 

@@ -83,18 +83,18 @@ def parse_rpc_request(body: bytes) -> RpcRequest:
         RpcFailureError: The body is not a request of JSON-RPC 2.0, or several of them.
     """
     try:
-        sent = parse_request_json(body)
+        document = parse_request_json(body)
     except JsonTextError as error:
         problem = JSONParseError(f"The body is not valid JSON: {error}.")
         raise RpcFailureError(problem) from error
-    if not isinstance(sent, dict):
+    if not isinstance(document, dict):
         raise RpcFailureError(
             InvalidRequestError("The body must be one JSON object; batches are not supported.")
         )
-    sent_id = sent.get("id")
+    sent_id = document.get("id")
     request_id = sent_id if isinstance(sent_id, str | int) and sent_id is not True else None
-    method, params = sent.get("method"), sent.get("params", {})
-    if sent.get("jsonrpc") != _VERSION or not isinstance(method, str):
+    method, params = document.get("method"), document.get("params", {})
+    if document.get("jsonrpc") != _VERSION or not isinstance(method, str):
         raise RpcFailureError(
             InvalidRequestError(f'A request has "jsonrpc": "{_VERSION}" and a method.'), request_id
         )
@@ -110,12 +110,12 @@ def success(request_id: str | int | None, result: Any) -> dict[str, Any]:
 
 def failure(request_id: str | int | None, error: A2AError) -> dict[str, Any]:
     """Returns the response to a request that failed."""
-    shown = {
+    error_object = {
         "code": JSON_RPC_ERROR_CODE_MAP.get(type(error), JSON_RPC_ERROR_CODE_MAP[InternalError]),
         "message": str(error),
         "data": build_error_details(error),
     }
-    return {"jsonrpc": _VERSION, "id": request_id, "error": shown}
+    return {"jsonrpc": _VERSION, "id": request_id, "error": error_object}
 
 
 def a2a_error(error: StrataError) -> A2AError:

@@ -67,7 +67,7 @@ def check_list_request(request: a2a.ListTasksRequest) -> None:
     if request.HasField("page_size"):
         validate_page_size(request.page_size)
     if request.page_token and decode_list_tasks_cursor(request.page_token) is None:
-        raise InvalidParamsError("pageToken is not one that a list of tasks returned.")
+        raise InvalidParamsError("pageToken does not come from a list of tasks.")
 
 
 async def page_of_tasks(
@@ -99,7 +99,8 @@ async def page_of_tasks(
     # A list filtered by states may contain a run without the run that asked for the decisions.
     if last_runs and (states or any(map(_asked, last_runs))):
         approvals = [
-            one async for one in approvals_of(runs, agent_id, metadata, include_decided=True)
+            approval
+            async for approval in approvals_of(runs, agent_id, metadata, include_decided=True)
         ]
     tasks = sorted(
         (task for task in _tasks(last_runs, approvals) if _is_asked_for(task, request)),
@@ -147,7 +148,9 @@ async def _runs(
 def _tasks(runs: Sequence[pb.Run], approvals: Sequence[pb.Approval]) -> Iterator[TaskView]:
     """Yields the tasks whose last runs are among the given runs."""
     of_run = {approval.run_id: approval for approval in approvals}
-    asking = {one.answer_run_id: one.run_id for one in approvals if one.answer_run_id}
+    asking = {
+        answered.answer_run_id: answered.run_id for answered in approvals if answered.answer_run_id
+    }
     for run in runs:
         approval = of_run.get(run.id)
         if approval is not None and approval.answer_run_id:

@@ -161,15 +161,15 @@ async def updates(task: TaskView, events: RunEvents) -> AsyncIterator[a2a.Stream
     """
     yield a2a.StreamResponse(task=task.build())
     reply = RunReply()
-    begun = False
+    has_begun = False
     async with aclosing(events):
         async for event in events:
             change = reply.apply(event)
             if change is not None:
-                append = begun and not isinstance(change, Replaced)
+                append = has_begun and not isinstance(change, Replaced)
                 yield _artifact_update(task, change.text, append=append)
-                begun = True
-    if begun:
+                has_begun = True
+    if has_begun:
         # Clients that show whole artifacts only wait for the mark of the last piece.
         yield _artifact_update(task, "", append=True, last=True)
     task.end(reply)

@@ -210,13 +210,13 @@ class AgentTasks:
 
     async def _new_message(self, message: a2a.Message) -> dict[str, Any]:
         """Returns the fields of a request that sends a message which begins a task."""
-        sent = message_input(message)
+        message_to_send = message_input(message)
         request_id = request_id_of(self._agent.id, message)
         return {
             "request_id": request_id,
             "agent_id": self._agent.id,
             "conversation_id": await self._conversation(message.context_id, request_id),
-            "messages": [sent],
+            "messages": [message_to_send],
         }
 
     async def _conversation(self, context_id: str, request_id: str) -> str:

@@ -68,22 +68,22 @@ def parse_body(
     except ValidationError as error:
         # The alternative of a union that fits best is the one whose error is nested deepest.
         problems = error.errors(include_url=False, include_input=False)
-        problem = max(problems, key=lambda one: len(one["loc"]))
-        place = _place(problem["loc"])
-        raise ApiError(f"'{place}' is not valid: {problem['msg']}.", param=place) from error
+        problem = max(problems, key=lambda candidate: len(candidate["loc"]))
+        param = _place(problem["loc"])
+        raise ApiError(f"'{param}' is not valid: {problem['msg']}.", param=param) from error
 
 
 def _place(location: Sequence[str | int]) -> str:
-    place = ""
+    path = ""
     in_union = False
     for step in location:
         if isinstance(step, int):
-            place += f"[{step}]"
+            path += f"[{step}]"
             in_union = True
         elif in_union and ("[" in step or step in _ALTERNATIVES):
             # One name of an alternative follows the field; after it comes a field again.
             in_union = "[" in step
         else:
-            place += f".{step}" if place else step
+            path += f".{step}" if path else step
             in_union = step in _UNIONS
-    return place
+    return path

@@ -124,16 +124,19 @@ def of_call(
         param: The parameter that the call was about.
         param_of: Returns the parameter that a field of the call's request was made of.
     """
-    known: StrataError = from_rpc_error(error)
-    message = known.message
-    if param_of is not None and known.violations:
-        wrong = [(param_of(one.field), one.description) for one in known.violations]
-        param = wrong[0][0]
-        message = "; ".join(f"'{place}' is not valid: {problem}" for place, problem in wrong) + "."
+    strata_error: StrataError = from_rpc_error(error)
+    message = strata_error.message
+    if param_of is not None and strata_error.violations:
+        problems = [
+            (param_of(violation.field), violation.description)
+            for violation in strata_error.violations
+        ]
+        param = problems[0][0]
+        message = "; ".join(f"'{name}' is not valid: {problem}" for name, problem in problems) + "."
     return ApiError(
         message,
         status=http_status_of(code_of_status(error.code())),
         param=param,
-        code=known.reason.value.lower(),
-        retry_after_s=known.retry_after,
+        code=strata_error.reason.value.lower(),
+        retry_after_s=strata_error.retry_after,
     )

@@ -125,7 +125,7 @@ class ChatRequest(Body):
         return [tool.function.name for tool in self.tools or ()]
 
     def agent_input(self) -> AgentInput:
-        """Returns what goes to the agent.
+        """Returns the input of the agent.
 
         Raises:
             ApiError: There is nothing new, or it cannot be sent.
@@ -144,10 +144,10 @@ class ChatRequest(Body):
         Raises:
             ApiError: The schema is missing.
         """
-        asked = self.response_format
-        if asked is None:
+        response_format = self.response_format
+        if response_format is None:
             return None
-        return response_format_of(asked.type, asked.json_schema, FORMAT_PARAM)
+        return response_format_of(response_format.type, response_format.json_schema, FORMAT_PARAM)
 
 
 def parse_chat_request(body: bytes) -> ChatRequest:

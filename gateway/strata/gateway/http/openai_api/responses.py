@@ -197,16 +197,18 @@ class ResponseWriter:
             "call_id": call.tool_call_id,
             "name": call.name,
         }
-        place = {"item_id": item["id"], "output_index": len(self._output)}
+        position = {"item_id": item["id"], "output_index": len(self._output)}
         yield self._event(
             "response.output_item.added",
             output_index=len(self._output),
             item={**item, "arguments": "", "status": "in_progress"},
         )
-        yield self._event("response.function_call_arguments.delta", **place, delta=call.arguments)
+        yield self._event(
+            "response.function_call_arguments.delta", **position, delta=call.arguments
+        )
         yield self._event(
             "response.function_call_arguments.done",
-            **place,
+            **position,
             name=call.name,
             arguments=call.arguments,
         )

@@ -168,19 +168,19 @@ class ResponsesRequest(Body):
     @property
     def conversation_id(self) -> str | None:
         """The id of the conversation, if one is named."""
-        named = self.conversation
-        return named.id if isinstance(named, ConversationName) else named
+        conversation = self.conversation
+        return conversation.id if isinstance(conversation, ConversationName) else conversation
 
     @property
     def text_format(self) -> dict[str, Any]:
         """The required format of the reply, as the response repeats it."""
-        asked = self.text.format if self.text is not None else None
-        if asked is None:
+        text_format = self.text.format if self.text is not None else None
+        if text_format is None:
             return {"type": "text"}
-        return asked.model_dump(by_alias=True, exclude_unset=True)
+        return text_format.model_dump(by_alias=True, exclude_unset=True)
 
     def agent_input(self) -> AgentInput:
-        """Returns what goes to the agent.
+        """Returns the input of the agent.
 
         Raises:
             ApiError: There is nothing new, or it cannot be sent.
@@ -196,23 +196,23 @@ class ResponsesRequest(Body):
         )
 
     def agent_format(self) -> response_format_pb2.ResponseFormat | None:
-        """Returns what the reply must be; None for free text.
+        """Returns the required format of the reply; None for free text.
 
         Raises:
             ApiError: The schema is missing.
         """
-        asked = self.text.format if self.text is not None else None
-        if asked is None:
+        text_format = self.text.format if self.text is not None else None
+        if text_format is None:
             return None
         schema = None
-        if asked.schema_ is not None:
+        if text_format.schema_ is not None:
             schema = JsonSchema(
-                name=asked.name,
-                description=asked.description,
-                schema=asked.schema_,
-                strict=asked.strict,
+                name=text_format.name,
+                description=text_format.description,
+                schema=text_format.schema_,
+                strict=text_format.strict,
             )
-        return response_format_of(asked.type, schema, f"{FORMAT_PARAM}.schema")
+        return response_format_of(text_format.type, schema, f"{FORMAT_PARAM}.schema")
 
 
 def parse_responses_request(body: bytes) -> ResponsesRequest:
@@ -221,19 +221,19 @@ def parse_responses_request(body: bytes) -> ResponsesRequest:
     Raises:
         ApiError: It is not valid, or requires something that an agent cannot do.
     """
-    asked = parse_body(body, ResponsesRequest, _ONLY, _REASONS)
-    if asked.conversation is not None and asked.previous_response_id is not None:
+    request = parse_body(body, ResponsesRequest, _ONLY, _REASONS)
+    if request.conversation is not None and request.previous_response_id is not None:
         raise ApiError(
             "'conversation' and 'previous_response_id' cannot both be set.",
             param="previous_response_id",
         )
-    if asked.include is not None and _LOGPROBS in asked.include:
+    if request.include is not None and _LOGPROBS in request.include:
         raise ApiError(
             f"Agents do not return '{_LOGPROBS}'; leave it out.",
             param="include",
             code="unsupported_parameter",
         )
-    return asked
+    return request
 
 
 def _result_of(item: InputItem) -> ClientToolResult | None:

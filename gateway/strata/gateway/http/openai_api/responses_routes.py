@@ -81,11 +81,11 @@ class ResponsesApi:
 
     def routes(self) -> Sequence[BaseRoute]:
         """Returns the routes."""
-        one = "/v1/responses/{response}"
+        response_path = "/v1/responses/{response}"
         return (
             Route("/v1/responses", answering(self.create), methods=["POST"]),
-            Route(one, answering(self.retrieve), methods=["GET"]),
-            Route(f"{one}/cancel", answering(self.cancel), methods=["POST"]),
+            Route(response_path, answering(self.retrieve), methods=["GET"]),
+            Route(f"{response_path}/cancel", answering(self.cancel), methods=["POST"]),
         )
 
     async def create(self, request: Request) -> Response:
@@ -93,14 +93,17 @@ class ResponsesApi:
         metadata = metadata_of(request.headers)
         body = await read_body(request, self._max_body_bytes)
         await self._bodies.check_key(body, metadata)
-        asked = await self._bodies.handle(parse_responses_request, body, metadata)
-        sent, response_format = asked.agent_input(), asked.agent_format()
-        agent = await self._agents.find(asked.model, metadata)
-        conversation_id = await self._conversation(request, asked, agent, metadata)
+        responses_request = await self._bodies.handle(parse_responses_request, body, metadata)
+        agent_input, response_format = (
+            responses_request.agent_input(),
+            responses_request.agent_format(),
+        )
+        agent = await self._agents.find(responses_request.model, metadata)
+        conversation_id = await self._conversation(request, responses_request, agent, metadata)
         events = await self._run_calls.start(
             agent.id,
             conversation_id,
-            sent,
+            agent_input,
             response_format,
             format_param=FORMAT_PARAM,
             request_id=request.headers.get(IDEMPOTENCY_KEY, ""),
@@ -115,16 +118,16 @@ class ResponsesApi:
             raise
         head = ResponseHead(
             run_id=first.run_id,
-            model=asked.model,
+            model=responses_request.model,
             conversation_id=conversation_id,
             created_at=int(time.time()),
-            previous_response_id=asked.previous_response_id,
-            text_format=asked.text_format,
-            ignored_tools=tools_left_out(asked.tool_names, agent),
+            previous_response_id=responses_request.previous_response_id,
+            text_format=responses_request.text_format,
+            ignored_tools=tools_left_out(responses_request.tool_names, agent),
         )
         writer = ResponseWriter(head)
         pieces = pieces_of(after_first(first, events))
-        if asked.stream:
+        if responses_request.stream:
             return event_stream(_streamed(writer, pieces))
         async for piece in pieces:
             writer.add(piece)
@@ -154,20 +157,22 @@ class ResponsesApi:
     async def _conversation(
         self,
         request: Request,
-        asked: ResponsesRequest,
+        responses_request: ResponsesRequest,
         agent: agent_service_pb2.Agent,
         metadata: Any,
     ) -> str:
         """Returns the id of the conversation that a request is part of."""
-        if asked.previous_response_id is not None:
-            return await self._conversation_of(asked.previous_response_id, agent, metadata)
-        named = asked.conversation_id
-        if named is not None:
-            if not is_id(named, "conversation"):
-                raise _no_conversation(named)
-            return named
+        if responses_request.previous_response_id is not None:
+            return await self._conversation_of(
+                responses_request.previous_response_id, agent, metadata
+            )
+        conversation_id = responses_request.conversation_id
+        if conversation_id is not None:
+            if not is_id(conversation_id, "conversation"):
+                raise _no_conversation(conversation_id)
+            return conversation_id
         return await conversation_named_by(
-            request.headers, asked.user, self._conversations, agent, metadata
+            request.headers, responses_request.user, self._conversations, agent, metadata
         )
 
     async def _conversation_of(
@@ -201,12 +206,12 @@ class ResponsesApi:
         if run_id is None:
             raise unknown
         try:
-            got = await self._runs.GetRun(pb.GetRunRequest(run_id=run_id), metadata=metadata)
+            answer = await self._runs.GetRun(pb.GetRunRequest(run_id=run_id), metadata=metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise unknown from error
             raise
-        run: pb.Run = got.run
+        run: pb.Run = answer.run
         if not run.agent_id:
             # It is the run of a group, and a group is not a model.
             raise unknown

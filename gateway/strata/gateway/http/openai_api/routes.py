@@ -77,29 +77,31 @@ class OpenAiApi:
         metadata = metadata_of(request.headers)
         body = await read_body(request, self._max_body_bytes)
         await self._bodies.check_key(body, metadata)
-        asked = await self._bodies.handle(parse_chat_request, body, metadata)
-        sent, response_format = asked.agent_input(), asked.agent_format()
-        agent = await self._agents.find(asked.model, metadata)
+        chat_request = await self._bodies.handle(parse_chat_request, body, metadata)
+        agent_input, response_format = chat_request.agent_input(), chat_request.agent_format()
+        agent = await self._agents.find(chat_request.model, metadata)
         conversation_id = await conversation_named_by(
-            request.headers, asked.user, self._conversations, agent, metadata
+            request.headers, chat_request.user, self._conversations, agent, metadata
         )
         events = await self._run_calls.start(
             agent.id,
             conversation_id,
-            sent,
+            agent_input,
             response_format,
             format_param=FORMAT_PARAM,
             request_id=request.headers.get(IDEMPOTENCY_KEY, ""),
             metadata=metadata,
         )
         completion = _Completion(
-            asked.model, conversation_id, tools_left_out(asked.tool_names, agent)
+            chat_request.model, conversation_id, tools_left_out(chat_request.tool_names, agent)
         )
-        if not asked.stream:
+        if not chat_request.stream:
             return JSONResponse(await completion.whole(pieces_of(completion.named_by(events))))
-        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
-        begun = await begun_soon(completion.named_by(events))
-        return event_stream(completion.chunks(pieces_of(begun), include_usage=usage))
+        usage = chat_request.stream_options is not None and bool(
+            chat_request.stream_options.include_usage
+        )
+        events_from_start = await begun_soon(completion.named_by(events))
+        return event_stream(completion.chunks(pieces_of(events_from_start), include_usage=usage))
 
 
 class _Completion:

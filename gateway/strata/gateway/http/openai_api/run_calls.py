@@ -38,7 +38,7 @@ class RunCalls:
         self,
         agent_id: str,
         conversation_id: str,
-        sent: AgentInput,
+        agent_input: AgentInput,
         response_format: response_format_pb2.ResponseFormat | None,
         *,
         format_param: str,
@@ -50,7 +50,7 @@ class RunCalls:
         Args:
             agent_id: The agent.
             conversation_id: Its conversation.
-            sent: Its input.
+            agent_input: Its input.
             response_format: The required format of the reply to messages; None for free text.
             format_param: The parameter with the schema of `response_format`.
             request_id: A repeated id returns the same run; empty for a new run.
@@ -60,9 +60,9 @@ class RunCalls:
             ApiError: No open request waits for the tool results.
             AioRpcError: A call failed.
         """
-        if sent.results:
+        if agent_input.results:
             call = self._runs.RespondToApproval(
-                await self._answer(agent_id, conversation_id, sent, request_id, metadata),
+                await self._answer(agent_id, conversation_id, agent_input, request_id, metadata),
                 metadata=metadata,
             )
         else:
@@ -71,42 +71,42 @@ class RunCalls:
                     request_id=request_id,
                     agent_id=agent_id,
                     conversation_id=conversation_id,
-                    messages=sent.messages,
+                    messages=agent_input.messages,
                     response_format=response_format,
                 ),
                 metadata=metadata,
             )
-        return events_of(call, lambda field: _param_of(field, sent, format_param))
+        return events_of(call, lambda field: _param_of(field, agent_input, format_param))
 
     async def _answer(
         self,
         agent_id: str,
         conversation_id: str,
-        sent: AgentInput,
+        agent_input: AgentInput,
         request_id: str,
         metadata: Any,
     ) -> pb.RespondToApprovalRequest:
-        returned = _by_call(sent.results)
+        contents = _by_call(agent_input.results)
         async for approval in self._approvals(agent_id, request_id, metadata):
             calls = [call.tool_call_id for call in approval.request.tool_calls]
-            if approval.conversation_id != conversation_id or returned.keys().isdisjoint(calls):
+            if approval.conversation_id != conversation_id or contents.keys().isdisjoint(calls):
                 continue
-            if returned.keys() != set(calls):
+            if contents.keys() != set(calls):
                 raise ApiError(
                     f"Send a result for each of the calls {', '.join(calls)}, and for no other.",
-                    param=sent.param,
+                    param=agent_input.param,
                 )
             return pb.RespondToApprovalRequest(
                 request_id=request_id,
                 approval_id=approval.request.approval_id,
                 decisions=[
-                    message_pb2.ApprovalDecision(tool_call_id=call, client_return=returned[call])
+                    message_pb2.ApprovalDecision(tool_call_id=call, client_return=contents[call])
                     for call in calls
                 ],
             )
         raise ApiError(
             "The conversation does not wait for results of these tool calls.",
-            param=sent.param,
+            param=agent_input.param,
             code="tool_call_not_found",
         )
 
@@ -125,13 +125,13 @@ def _by_call(results: Sequence[ClientToolResult]) -> dict[str, str]:
     return {result.tool_call_id: result.content for result in results}
 
 
-def _param_of(field: str, sent: AgentInput, format_param: str) -> str:
+def _param_of(field: str, agent_input: AgentInput, format_param: str) -> str:
     """Returns the part of an HTTP request that a field of the call's request was made of."""
     if field == "request_id":
         return IDEMPOTENCY_KEY
     if field.startswith(_FORMAT_FIELD):
         return format_param + field.removeprefix(_FORMAT_FIELD).replace("_json", "")
-    return sent.param_of(field)
+    return agent_input.param_of(field)
 
 
 async def events_of(call: Any, param_of: Callable[[str], str] | None = None) -> RunEvents:
@@ -170,11 +170,11 @@ async def begun_soon(events: AsyncIterator[run_event_pb2.RunEvent]) -> RunEvents
 
 async def _after(
     first: asyncio.Future[run_event_pb2.RunEvent],
-    others: AsyncIterator[run_event_pb2.RunEvent],
+    later_events: AsyncIterator[run_event_pb2.RunEvent],
 ) -> RunEvents:
     try:
         yield await first
-        async for event in others:
+        async for event in later_events:
             yield event
     finally:
         first.cancel()

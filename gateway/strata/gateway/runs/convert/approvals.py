@@ -93,11 +93,11 @@ def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller:
         InvalidArgumentError: The decisions do not match the request.
         PermissionDeniedError: The key may not supply a return (``SCOPE_MISSING``).
     """
-    asked = request_of(approval)
+    approval_request = request_of(approval)
     checks = Checks()
-    _check_match(checks, request, asked)
+    _check_match(checks, request, approval_request)
     checks.done()
-    _check_returns(request, asked, caller)
+    _check_returns(request, approval_request, caller)
     answer = message_pb2.ApprovalResponsePart(
         approval_id=approval.id, decisions=request.decisions, answered_by=caller.principal
     )
@@ -113,8 +113,8 @@ def default_run(approval: Approval, principal: Principal, max_steps: int) -> New
         principal: The principal of the run that asked.
         max_steps: Maximum number of model calls of that run; 0 for the default.
     """
-    asked = request_of(approval)
-    hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
+    approval_request = request_of(approval)
+    hashes = {bound.tool_call_id: bound.arguments_hash for bound in approval_request.bindings}
     answer = message_pb2.ApprovalResponsePart(
         approval_id=approval.id,
         decisions=[
@@ -123,7 +123,7 @@ def default_run(approval: Approval, principal: Principal, max_steps: int) -> New
                 approve=True,
                 arguments_hash=hashes.get(call.tool_call_id, ""),
             )
-            for call in asked.tool_calls
+            for call in approval_request.tool_calls
         ],
         by_default=True,
     )
@@ -164,9 +164,9 @@ def _answer_run(
         approval=answer,
         max_steps=max_steps,
     )
-    asked = request_of(approval)
-    if asked.HasField("response_format"):
-        request.response_format.CopyFrom(asked.response_format)
+    approval_request = request_of(approval)
+    if approval_request.HasField("response_format"):
+        request.response_format.CopyFrom(approval_request.response_format)
     payload = request.SerializeToString(deterministic=True)
     # Hash only the client's request, which may be repeated with another key of the project.
     request.approval.ClearField("answered_by")
@@ -186,7 +186,9 @@ def _answer_run(
 
 
 def _check_returns(
-    request: pb.RespondToApprovalRequest, asked: message_pb2.ApprovalRequestPart, caller: Caller
+    request: pb.RespondToApprovalRequest,
+    approval_request: message_pb2.ApprovalRequestPart,
+    caller: Caller,
 ) -> None:
     """Refuses a return for a call that Strata would run, unless the key has the scope write.
 
@@ -194,7 +196,7 @@ def _check_returns(
     """
     if Scope.WRITE in caller.scopes:
         return
-    by_client = {bound.tool_call_id for bound in asked.bindings if bound.by_client}
+    by_client = {bound.tool_call_id for bound in approval_request.bindings if bound.by_client}
     for index, decision in enumerate(request.decisions):
         if decision.HasField("client_return") and decision.tool_call_id not in by_client:
             raise PermissionDeniedError(
@@ -209,9 +211,9 @@ def approved_tools(
     request: pb.RespondToApprovalRequest, approval: Approval
 ) -> Mapping[str, tuple[str, str]]:
     """Returns name and version of the tools of approved calls, by id of the call."""
-    asked = request_of(approval)
-    names = {call.tool_call_id: call.name for call in asked.tool_calls}
-    versions = {bound.tool_call_id: bound.tool_version for bound in asked.bindings}
+    approval_request = request_of(approval)
+    names = {call.tool_call_id: call.name for call in approval_request.tool_calls}
+    versions = {bound.tool_call_id: bound.tool_version for bound in approval_request.bindings}
     return {
         decision.tool_call_id: (
             names[decision.tool_call_id],
@@ -271,17 +273,17 @@ def _check_decisions(checks: Checks, request: pb.RespondToApprovalRequest) -> No
 def _check_match(
     checks: Checks,
     request: pb.RespondToApprovalRequest,
-    asked: message_pb2.ApprovalRequestPart,
+    approval_request: message_pb2.ApprovalRequestPart,
 ) -> None:
-    expected = [call.tool_call_id for call in asked.tool_calls]
+    expected = [call.tool_call_id for call in approval_request.tool_calls]
     decided = [decision.tool_call_id for decision in request.decisions]
     if sorted(decided) != sorted(expected):
         checks.fail(
             "decisions", f"must contain exactly one decision for each of {', '.join(expected)}"
         )
         return
-    hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
-    by_client = {bound.tool_call_id for bound in asked.bindings if bound.by_client}
+    hashes = {bound.tool_call_id: bound.arguments_hash for bound in approval_request.bindings}
+    by_client = {bound.tool_call_id for bound in approval_request.bindings if bound.by_client}
     for index, decision in enumerate(request.decisions):
         if (
             decision.tool_call_id in by_client

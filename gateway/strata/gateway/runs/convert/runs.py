@@ -208,8 +208,8 @@ def _check_new_run(checks: Checks, request: pb.SendMessageRequest | pb.StartRunR
     _check_messages(checks, request.messages)
     checks.extend(response_format_violations(request))
     checks.unless(request.on_busy in _ON_BUSY.from_proto, "on_busy", "is not a known policy")
-    known = request.on_approval in ON_APPROVAL.from_proto
-    checks.unless(known, "on_approval", "is not a known policy")
+    is_known = request.on_approval in ON_APPROVAL.from_proto
+    checks.unless(is_known, "on_approval", "is not a known policy")
     if isinstance(request, pb.StartRunRequest) and request.HasField("start_time"):
         _check_start(checks, request)
 
@@ -286,8 +286,8 @@ def _check_messages(checks: Checks, messages: Sequence[message_pb2.MessageInput]
                 f"{field}.{name}",
                 f"must be at most {_MAX_NAME} printable characters",
             )
-        known = UNTRUSTED.issuperset(message.taint)
-        checks.unless(known, f"{field}.taint", "must contain only WEB and MCP")
+        are_known = UNTRUSTED.issuperset(message.taint)
+        checks.unless(are_known, f"{field}.taint", "must contain only WEB and MCP")
         if len(message.parts) > _MAX_PARTS:
             checks.fail(f"{field}.parts", f"must hold at most {_MAX_PARTS} parts")
             return
@@ -305,8 +305,8 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
     checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
     if checks.id(request.group_id, "group", "group_id", optional=True):
         checks.unless(not request.agent_id, "agent_id", "must be empty beside group_id")
-    known = all(state in _STATES.from_proto for state in request.states)
-    checks.unless(known, "states", "is not a known state")
+    are_known = all(state in _STATES.from_proto for state in request.states)
+    checks.unless(are_known, "states", "is not a known state")
     checks.done()
     states = frozenset(_STATES.from_proto[state] for state in request.states)
     return RunFilter(request.agent_id or request.group_id, request.conversation_id, states)
@@ -428,8 +428,8 @@ def taint_of(labels: Iterable[message_pb2.Provenance.ValueType]) -> tuple[str, .
 
 def _labels_of(taint: Iterable[str]) -> list[message_pb2.Provenance.ValueType]:
     # A gateway of a newer release may have stored a label that this one lacks.
-    known = Provenance.__members__
-    return [PROVENANCES.to_proto[known[name]] for name in taint if name in known]
+    members = Provenance.__members__
+    return [PROVENANCES.to_proto[members[name]] for name in taint if name in members]
 
 
 def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure | None]:

@@ -72,12 +72,12 @@ class DefaultAnswers:
             raise
         except Exception as error:  # noqa: BLE001
             # It stays due. Continue with the requests of other projects.
-            known = isinstance(error, StrataError)
+            is_expected = isinstance(error, StrataError)
             _log.warning(
                 "expired approval not answered",
                 approval_id=due.id,
                 error=repr(error),
-                exc_info=not known,
+                exc_info=not is_expected,
             )
             return False
         return True

@@ -169,8 +169,8 @@ class Dispatcher:
         """Starts a run for which this gateway holds a lease and a slot.
 
         The run of a group needs no slot, nor does the turn of an agent that asks its members: the
-        runs of the members have separate slots, and a group that waited for a member while it
-        holds the last slot would wait for ever.
+        runs of the members have separate slots, and a group that held the last slot
+        while it waits for a member would deadlock.
         """
         run = dispatch.run
         live = LiveRun(dispatch, self._owner, self._store, self._clock)
@@ -231,21 +231,21 @@ class Dispatcher:
             _log.warning("leases not released; they will expire", error=repr(error))
 
     async def _renew(self) -> None:
-        asked = {
+        attempts = {
             run_id: active_run.live.fence.attempt
             for run_id, active_run in self._active.items()
             if not active_run.live.finished
         }
-        if not asked:
+        if not attempts:
             self._renewed = self._clock.monotonic()
             return
-        held = {lease.run_id: lease for lease in await self._store.renew(list(asked))}
+        leases = {lease.run_id: lease for lease in await self._store.renew(list(attempts))}
         self._renewed = self._clock.monotonic()
-        for run_id, attempt in asked.items():
+        for run_id, attempt in attempts.items():
             active = self._active.get(run_id)
             if active is None or active.live.finished:
                 continue
-            lease = held.get(run_id)
+            lease = leases.get(run_id)
             if lease is None or lease.attempt < attempt:
                 active.ask_to_stop(StopKind.ABANDON)
             elif lease.cancelling and active.stop is None:
@@ -264,10 +264,10 @@ class Dispatcher:
             claimed = await self._store.claim(limit, held=self._slots.held, most=self._slots.most)
             for project_id, run_id in claimed:
                 await self._start_claimed(project_id, run_id)
-            taken = await self._claim_memory_runs() if self._slots.free else 0
+            memory_runs = await self._claim_memory_runs() if self._slots.free else 0
         finally:
             self._claiming = False
-        if len(claimed) == limit or (taken and not self._slots.used):
+        if len(claimed) == limit or (memory_runs and not self._slots.used):
             self.look()
 
     async def _claim_memory_runs(self) -> int:
@@ -388,7 +388,7 @@ class Dispatcher:
         """Dispatches the turn until it has ended; returns None if the run was abandoned.
 
         A run that is cancelled or has passed its deadline is dispatched once more if an attempt may
-        have had effects: agent_loop then stores what is recorded of it, and starts nothing.
+        have had effects: agent_loop then stores the recorded results and starts no work.
         """
         failures = AttemptFailures(self._terms, active.live.progress, active.dispatch.lost_holders)
         error = self._deadline_passed()

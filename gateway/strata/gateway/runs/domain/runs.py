@@ -44,7 +44,7 @@ def takes_slot(run: NewRun | Run) -> bool:
     """Whether a run takes a slot of the gateway that executes it.
 
     A run that only waits for runs of other agents takes none: such runs could hold all slots
-    and would then wait for ever.
+    and would then deadlock.
     """
     return run.takes_slot and not is_group(run.agent_id)
 

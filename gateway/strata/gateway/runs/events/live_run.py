@@ -260,9 +260,9 @@ class LiveRun:
     def _last_event(self, finished: run_event_pb2.RunFinished) -> run_event_pb2.RunEvent:
         event = RunEvent(run_finished=finished)
         # Add the lost tokens of earlier attempts, which the last attempt does not count.
-        lost = self._progress.lost_usage(self.fence.attempt)
-        if lost != Usage():
-            usage = usage_from_proto(finished.usage) + lost
+        lost_usage = self._progress.lost_usage(self.fence.attempt)
+        if lost_usage != Usage():
+            usage = usage_from_proto(finished.usage) + lost_usage
             event.run_finished.usage.CopyFrom(usage_to_proto(usage))
         # Keep them until they are stored, because this may be called again.
         self._model_calls.end_open_call(self._elapsed_ms())
@@ -360,8 +360,8 @@ class LiveRun:
         self._unstored.add(event)
 
     def _approval_request(self) -> AskedApproval | None:
-        asked = self._progress.asked
-        return None if asked is None else with_response_format(asked, self._payload)
+        approval = self._progress.asked
+        return None if approval is None else with_response_format(approval, self._payload)
 
     def _elapsed_ms(self) -> int:
         return int(self.elapsed_s * 1000)

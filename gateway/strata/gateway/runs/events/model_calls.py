@@ -23,19 +23,19 @@ class ModelCalls:
         self.ended: list[run_event_pb2.ModelCall] = []
         self._open: run_event_pb2.ModelCall | None = None
 
-    def note_request(self, sent: turn_service_pb2.ModelRequestSent, now_ms: int) -> None:
+    def note_request(self, request: turn_service_pb2.ModelRequestSent, now_ms: int) -> None:
         """Records that a request was sent.
 
         Args:
-            sent: The request; an older agent_loop sends no digest of it.
+            request: The request; an older agent_loop sends no digest of it.
             now_ms: Milliseconds since the run was accepted.
         """
         self.end_open_call(now_ms)
         self._open = run_event_pb2.ModelCall(
-            message_id=sent.message_id,
+            message_id=request.message_id,
             start_ms=now_ms,
-            model=sent.model,
-            request=sent.digest if sent.HasField("digest") else None,
+            model=request.model,
+            request=request.digest if request.HasField("digest") else None,
         )
 
     def note_piece(self, now_ms: Callable[[], int]) -> None:

@@ -64,12 +64,12 @@ class Peers:
         self._channels.clear()
 
     async def _channel(self, address: str) -> grpc.aio.Channel:
-        known = self._channels.get(address)
-        if known is None:
+        cached = self._channels.get(address)
+        if cached is None:
             factory = ChannelFactory()
-            known = self._channels[address] = (factory, factory.channel(address))
+            cached = self._channels[address] = (factory, factory.channel(address))
         self._channels.move_to_end(address)
         if len(self._channels) > _MAX_PEERS:
             _, (factory, _) = self._channels.popitem(last=False)
             await factory.close()
-        return known[1]
+        return cached[1]

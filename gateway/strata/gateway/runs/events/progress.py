@@ -98,8 +98,8 @@ class RunProgress:
             if event.HasField(kind):
                 step = getattr(event, kind)
                 numbers = self.member_steps.get(event.member.run_id, [])
-                known = 0 < step.step <= len(numbers)
-                step.step = numbers[step.step - 1] if known else self.step + 1
+                has_number = 0 < step.step <= len(numbers)
+                step.step = numbers[step.step - 1] if has_number else self.step + 1
 
     def continues(self, step: run_event_pb2.StepStarted) -> bool:
         """Whether a step of a new attempt is the open one, with the same reply."""

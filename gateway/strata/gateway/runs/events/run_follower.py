@@ -111,8 +111,8 @@ class RunFollower:
         live = self._hub.get(cursor.project_id, cursor.run_id)
         if live is not None:
             return self._live(cursor, live)
-        held = cursor.mark is not None and self._peers.knows(cursor.mark.address)
-        if held and asyncio.get_running_loop().time() >= cursor.avoid_until:
+        is_held_by_peer = cursor.mark is not None and self._peers.knows(cursor.mark.address)
+        if is_held_by_peer and asyncio.get_running_loop().time() >= cursor.avoid_until:
             return self._peer(cursor)
         return self._stored(cursor)
 

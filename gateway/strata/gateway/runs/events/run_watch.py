@@ -105,8 +105,8 @@ class RunWatch:
         watchers = [
             watcher for watchers_of_run in self._watchers.values() for watcher in watchers_of_run
         ]
-        wanted = {(watcher.project_id, watcher.run_id) for watcher in watchers}
-        for project_id, mark in await self._store.marks(sorted(wanted)):
+        watched_runs = {(watcher.project_id, watcher.run_id) for watcher in watchers}
+        for project_id, mark in await self._store.marks(sorted(watched_runs)):
             for watcher in tuple(self._watchers.get(mark.run_id, ())):
                 if watcher.project_id == project_id:
                     watcher.note(mark)

@@ -74,8 +74,8 @@ class RunSpan:
     @property
     def is_relevant(self) -> bool:
         """Whether it took time, or has other information."""
-        shown = self.kind in (RunSpanKind.MODEL, RunSpanKind.TOOL, RunSpanKind.COMPACTION)
-        return shown or self.share_ms > 0 or bool(self.note)
+        takes_time = self.kind in (RunSpanKind.MODEL, RunSpanKind.TOOL, RunSpanKind.COMPACTION)
+        return takes_time or self.share_ms > 0 or bool(self.note)
 
     def add_note(self, note: str) -> None:
         """Adds a remark."""
@@ -230,7 +230,7 @@ class SpanBuilder:
         span.duration_ms = call.duration_ms
 
     def _note_summary(self, usage: Usage, model: str) -> None:
-        """Processes a call for a summary, of which only the tokens are known."""
+        """Processes the call of a summary; only its token counts are known."""
         self._count_as_compaction()
         span = self._current
         span.usage = usage if span.usage is None else span.usage + usage

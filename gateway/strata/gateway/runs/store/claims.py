@@ -261,9 +261,9 @@ class PostgresClaims(RunTables):
                 # A new run of a conversation started at the same time; the next poll reads it.
                 return claimed
             rows = result.mappings().all()
-            taken = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
-            claimed += taken
-            counts.update(project_id for project_id, _ in taken)
+            started = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
+            claimed += started
+            counts.update(project_id for project_id, _ in started)
             self._after = _next_turn(rows, before, limit=values["limit"])
             if len(claimed) >= limit or not (self._after or before):
                 break
@@ -330,9 +330,9 @@ class PostgresClaims(RunTables):
 
 def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object) -> str:
     """Returns the project after which the next claim begins; empty to begin with the first."""
-    chosen = [row for row in rows if row["id"] is not None]
-    if len(chosen) == limit:
-        queued = [row for row in chosen if row["queued"]]
+    chosen_rows = [row for row in rows if row["id"] is not None]
+    if len(chosen_rows) == limit:
+        queued = [row for row in chosen_rows if row["queued"]]
         if not queued:
             return before
         if queued[-1]["round"] == 1:

@@ -14,7 +14,7 @@ from strata.shared.usage import COUNTS, FIELDS, Usage
 USAGE_COLUMNS = {
     name: "usage_estimated" if name == "estimated" else name for name in (*FIELDS, "total_tokens")
 }
-"""The columns of token counts by the name of their value, those of `Usage` and their total."""
+"""The columns of token counts, by the name of the value: the fields of `Usage`, and the total."""
 
 RUN_COLUMNS = f"""project_id, id, agent_id, conversation_id, kind, state, stop_reason, error_reason,
     error_message, error_retryable, step_count, attempt, last_sequence, request_id,

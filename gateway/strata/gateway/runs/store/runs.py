@@ -73,7 +73,7 @@ class PostgresRunStore(
             if accepted is not None:
                 return accepted
             is_open = row["pending_id"] == new.approval_id
-            # The answer that closed it meanwhile may be this request, sent twice at once.
+            # A concurrent repetition of this request may have answered the approval.
             may_be_repeated = bool(new.request_id) and attempt == 0
             if new.on_approval is OnApproval.ANSWER and not (is_open or may_be_repeated):
                 raise not_open(await self.approval(principal.project_id, new.approval_id))
@@ -238,7 +238,7 @@ class PostgresRunStore(
     ) -> Dispatch | None:
         """See `RunStore.finish`."""
         failure = ending.failure
-        # A run must be able to end, whatever text its failure has.
+        # Text that PostgreSQL cannot store must not prevent the end of a run.
         message = storable_text(failure.message) if failure else None
         values = {
             **self._terms.parameters(),

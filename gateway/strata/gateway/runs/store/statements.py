@@ -42,7 +42,8 @@ _OPEN_RUNS = f"""gateway.runs
            AND run_at > CASE WHEN {_LATER} THEN now() ELSE '-infinity' END
            AND run_at <= CASE WHEN {_LATER} THEN 'infinity' ELSE now() END"""
 _OPEN_LIMIT = f"CASE WHEN {_LATER} THEN CAST(:delayed_limit AS bigint) ELSE :open_limit END"
-# None of them is the run of a memory agent; the condition is that of the index of open runs.
+# Groups have no runs of memory agents; `kind` is in the condition so that PostgreSQL uses the
+# partial index of open runs.
 _RUNS_OF_GROUP = f"""gateway.runs
          WHERE project_id = :project_id AND group_run_id = CAST(:group_run_id AS text)
            AND group_run_id <> '' AND state IN ({OPEN}) AND kind <> 'SLEEPTIME'"""
@@ -201,7 +202,7 @@ def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> Tex
 
 
 def _conditions_on(states: AbstractSet[RunState]) -> Sequence[str]:
-    """Returns the conditions on states of the parts of a list, each of which has an index.
+    """Returns the conditions on states, one for each part of a list that has its own index.
 
     The states are constants of the statement: the indexes of runs in some states are used only if
     PostgreSQL knows that no other state is meant.
@@ -338,8 +339,8 @@ def _finish_sql(*, waits: bool) -> str:
     must not outlive its message.
 
     Args:
-        waits: Whether the conversation waits for an approval then. Other queued runs than those
-            that deny it wait, too.
+        waits: Whether the conversation then waits for an approval. Until it is decided, only queued
+            runs that deny it can start.
     """
     startable = "WHERE denies_approval" if waits else ""
     return f"""

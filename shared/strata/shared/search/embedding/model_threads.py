@@ -22,8 +22,8 @@ _GIVE_BACK_AFTER_S = 1.0
 # So is memory that short texts used, when no text was embedded for this long. The next query then
 # takes 0.4 ms more.
 _IDLE_S = 10.0
-# Other work wants the cores if the runs of about a second waited for a processor for this share of
-# their time. An import itself, with what it does in the database and the index, stays below 0.17;
+# The cores are in use by other work if the runs of about a second waited for a processor for this
+# share of their time. An import with its work in the database and the index stays below 0.17;
 # beside turns it reaches 0.3.
 _CONTENDED = 0.2
 _MOMENTS_S = 1.0
@@ -35,10 +35,10 @@ _Result = TypeVar("_Result")
 
 
 class SpareCores:
-    """Observes whether other work wants the cores that additional documents would use.
+    """Observes whether other work needs the cores that additional documents would use.
 
-    That work can be in other processes, such as the database. It shows in the runs of a model: they
-    take longer than the processor time that they use.
+    The other work can be in other processes, such as the database. Runs of a model then take longer
+    than the processor time that they use.
 
     Args:
         now: A monotonic clock, in seconds.
@@ -52,7 +52,7 @@ class SpareCores:
 
     @property
     def wanted(self) -> bool:
-        """Whether other work wants these cores."""
+        """Whether other work needs these cores."""
         return self._now() < self._pause_end
 
     def note(self, seconds: float, processor_seconds: float) -> None:
@@ -107,7 +107,7 @@ class ModelThreads:
         self._last_use = 0.0
 
     def cores_wanted(self) -> bool:
-        """Returns whether other work wants the cores of all documents but one."""
+        """Returns whether other work needs the cores of all documents but one."""
         return self._spare_cores.wanted
 
     def run(self, function: Callable[[], _Result]) -> asyncio.Future[_Result]:

@@ -97,10 +97,10 @@ class EmbeddingModels:
         """
         info = self._infos.get(model_id or self.default.id)
         if info is None:
-            there = ", ".join(self.ids)
-            problem = f"is not an embedding model of this server: {there}"
+            model_ids = ", ".join(self.ids)
+            problem = f"is not an embedding model of this server: {model_ids}"
             raise InvalidArgumentError(
-                f"There is no embedding model {model_id!r} here; there are {there}.",
+                f"There is no embedding model {model_id!r} here; there are {model_ids}.",
                 violations=[FieldViolation("embedding_model", problem)],
             )
         return info

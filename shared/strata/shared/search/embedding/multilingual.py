@@ -89,12 +89,12 @@ class MultilingualEmbedder:
             # Both are loaded at once: each waits for the disk and for code without the GIL.
             transformer = threads.run(E5Model.load)
             encoder = await asyncio.to_thread(SentenceEncoder.load)
-            made = cls(await transformer, encoder, threads)
-            await threads.run(made._release_memory)
+            model = cls(await transformer, encoder, threads)
+            await threads.run(model._release_memory)
         except BaseException:
             threads.abandon()
             raise
-        return made
+        return model
 
     @property
     def model_id(self) -> str:
@@ -119,8 +119,8 @@ class MultilingualEmbedder:
     def known_share(self, text: str) -> float:
         """See `Embedder.known_share`.
 
-        Unknown are words whose pieces are improbable for their length (random letters), and emoji:
-        their vectors are near to each other, and a person who searches for one wants that one.
+        Words whose pieces are improbable for their length (random letters) and emoji count as
+        unknown: their vectors are close to each other, but a search for one means that one only.
         """
         words = [word for word in self._tokenizer.words(text) if any(map(_is_no_punctuation, word))]
         if not words:
@@ -163,9 +163,8 @@ class MultilingualEmbedder:
         joined = np.concatenate([_unit(first - by_transformer), _unit(second - by_encoder)])
         vector = _unit(joined @ self._projection)
         if kind == "query" and is_short(text):
-            # Vectors of single words have a direction in common, which is that of short texts
-            # ("Noted."), regardless of their meaning; those of Chinese and Japanese have another
-            # one.
+            # Vectors of single words have a common direction, regardless of their meaning: the
+            # direction of short texts ("Noted."). In Chinese and Japanese it is another one.
             vector = _unit(vector - self._short_queries[UNSPACED.search(text) is not None])
         return vector
 

@@ -57,20 +57,20 @@ class PackagedFile:
             DataLossError: The sha256 differs. Other weights give other vectors, which must not
                 be mixed with stored ones of the same model id.
         """
-        place = self.find() if path is None else path
+        location = self.find() if path is None else path
         try:
-            with place.open("rb") as file:
+            with location.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise FailedPreconditionError(
-                f"the embedding model {place} cannot be read: {error.strerror}",
+                f"the embedding model {location} cannot be read: {error.strerror}",
                 reason=Reason.MODEL_NOT_CONFIGURED,
-                metadata={"path": str(place)},
+                metadata={"path": str(location)},
             ) from error
         if digest != self.sha256:
             raise DataLossError(
-                f"the embedding model {place} is not the expected file: sha256 is {digest}, "
+                f"the embedding model {location} is not the expected file: sha256 is {digest}, "
                 f"expected {self.sha256}; install {self.distribution} again",
-                metadata={"path": str(place), "sha256": digest, "expected_sha256": self.sha256},
+                metadata={"path": str(location), "sha256": digest, "expected_sha256": self.sha256},
             )
-        return place
+        return location

@@ -39,8 +39,8 @@ class QueriesFirst(WrappedEmbedder):
     Args:
         inner: The embedder.
         documents_at_once: Documents to embed concurrently.
-        cores_wanted: Returns whether other work wants the cores of all documents but one; then one
-            document at a time is embedded, if there are more than a few.
+        cores_wanted: Returns whether other work needs the cores of all documents but one; then one
+            document at a time is embedded, unless there are only a few.
     """
 
     def __init__(

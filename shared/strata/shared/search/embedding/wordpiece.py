@@ -161,7 +161,7 @@ class WordPieceTokenizer:
           texts as to related ones. Vectors of words in other alphabets are made of letters as
           well, but bring the forms of one word together, which the search by words does not;
         - its pieces are short and its letters rarely follow each other in English words
-          ("zzzqqq", "asdf"): the vector is that of the letters.
+          ("zzzqqq", "asdf"): the vector represents the letters only.
         """
         words = [word for word in self._words(text) if unicodedata.category(word[0])[0] != "P"]
         if not words:

@@ -163,8 +163,8 @@ class TextIndex:
             UnavailableError: The engine or a model cannot be reached.
         """
         targets = await self._written(into)
-        known = [target for target in targets if target.model in self._models.ids]
-        for target in known or targets:
+        configured = [target for target in targets if target.model in self._models.ids]
+        for target in configured or targets:
             with background_work_of(project_id):
                 documents = await self._documents(entries, target)
             try:
@@ -242,9 +242,9 @@ class TextIndex:
         async def ask(serving: Serving) -> list[Hit]:
             embedder = await self._models.get(serving.model)
             # The vectors of all unknown words are similar to each other.
-            known = _known_share(embedder, query)
+            known_share = _known_share(embedder, query)
             vector = None
-            if known:
+            if known_share:
                 vector = _mean(await embedder.embed([query, *wordings], "query"))
             if vector is None and not words:
                 return []
@@ -258,7 +258,7 @@ class TextIndex:
                 limit=limit,
                 generation=serving.generation,
                 unrelated=self._models.info(serving.model).unrelated,
-                dense_weight=known,
+                dense_weight=known_share,
                 floor_share=floor_share(query),
                 newest_share=newest_share,
                 uncut=uncut,
@@ -340,7 +340,7 @@ class TextIndex:
 def _known_share(embedder: Embedder, query: str) -> float:
     """Returns the share of a query's words, without stop words, that the model knows.
 
-    The vector of "is she the zzzqqq" is that of "is she", which is similar to every text about a
+    "is she the zzzqqq" has the vector of "is she", which is similar to every text about a
     woman.
     """
     return embedder.known_share(without_stop_words(query))

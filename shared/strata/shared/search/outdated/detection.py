@@ -19,7 +19,7 @@ from strata.shared.search.outdated.statements import Statement, statements_of
 
 _MOST_SUBJECT_TERMS = 5
 _MOST_ENDED_TERMS = 5
-# Words of a statement beside those of what has ended.
+# Maximum number of words of a statement beyond the words of the thing that has ended.
 _MORE_TERMS = 4
 _MOST_VALUE_TERMS = 5
 _SHORT_CHARS = 20
@@ -94,24 +94,24 @@ def replaces(new: Statement, old: Statement) -> bool:
 
 
 def _ends(new: Statement, old: Statement) -> bool:
-    wanted = new.gone.terms if new.by_speaker else new.gone.terms | new.subject.terms
+    ended_terms = new.gone.terms if new.by_speaker else new.gone.terms | new.subject.terms
     return (
         # "Nuri can't any more" does not say what has ended.
-        (new.by_speaker or len(wanted) > 1)
-        and len(wanted) <= _MOST_ENDED_TERMS
-        and wanted <= old.terms
+        (new.by_speaker or len(ended_terms) > 1)
+        and len(ended_terms) <= _MOST_ENDED_TERMS
+        and ended_terms <= old.terms
         and not old.negated
-        and _same_person(new, old, wanted)
+        and _same_person(new, old, ended_terms)
     )
 
 
 def _resumes(new: Statement, old: Statement) -> bool:
-    wanted = new.gone.terms if new.by_speaker else new.gone.terms | new.subject.terms
+    resumed_terms = new.gone.terms if new.by_speaker else new.gone.terms | new.subject.terms
     ended = old.change is ChangePhrase.ENDED or old.negated
-    return ended and wanted <= old.terms and _same_person(new, old, wanted)
+    return ended and resumed_terms <= old.terms and _same_person(new, old, resumed_terms)
 
 
-def _same_person(new: Statement, old: Statement, wanted: frozenset[str]) -> bool:
+def _same_person(new: Statement, old: Statement, terms: frozenset[str]) -> bool:
     if new.rules.unspaced:
         others = new.rules.compiled.others
         if _matched(others, new.clause) != _matched(others, old.clause):
@@ -119,7 +119,7 @@ def _same_person(new: Statement, old: Statement, wanted: frozenset[str]) -> bool
         return new.subject.text in old.clause and (
             bool(new.subject.text) or not old.subject.text or old.by_speaker
         )
-    return new.by_speaker == old.by_speaker and _is_short(old, wanted)
+    return new.by_speaker == old.by_speaker and _is_short(old, terms)
 
 
 def _matched(pattern: re.Pattern[str], text: str) -> str:
@@ -127,20 +127,20 @@ def _matched(pattern: re.Pattern[str], text: str) -> str:
     return match.group() if match else ""
 
 
-def _is_short(statement: Statement, known: frozenset[str]) -> bool:
+def _is_short(statement: Statement, terms: frozenset[str]) -> bool:
     """Returns whether a clause says little more than some terms."""
     if statement.rules.unspaced:
         return len(statement.clause) <= _SHORT_CHARS
-    return len(statement.terms - known) <= _MORE_TERMS
+    return len(statement.terms - terms) <= _MORE_TERMS
 
 
 def _names_old_value(new: Statement, old: Statement) -> bool:
-    gone = new.gone.terms
-    if not gone <= old.terms or old.negated or new.value.terms <= old.terms:
+    old_terms = new.gone.terms
+    if not old_terms <= old.terms or old.negated or new.value.terms <= old.terms:
         return False
     if old.predicate is not None:
-        return gone <= old.value.terms
-    return old.by_speaker and _is_short(old, gone)
+        return old_terms <= old.value.terms
+    return old.by_speaker and _is_short(old, old_terms)
 
 
 def _states_other_value(new: Statement, old: Statement) -> bool:

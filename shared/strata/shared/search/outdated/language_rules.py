@@ -65,9 +65,9 @@ class LanguageRules:
     Attributes:
         code: ISO 639-1 code.
         speaker: The speaker as the subject; searched in the text before a predicate.
-        by_speaker: The speaker as a subject anywhere in a clause; that of `speaker` if empty.
+        by_speaker: The speaker as a subject anywhere in a clause; as `speaker` if empty.
         owned: Words with which a thing begins: "I am testing my camera, which has ...".
-        others: Words that make a subject that of somebody else ("her").
+        others: Words that say that a subject belongs to somebody else ("her").
         predicates: The forms of statement; the first one that matches counts.
         ended: Statements that something has ended: group `o`, what has ended; and `s`, the subject.
         resumed: Statements that something holds again, with the same groups.
@@ -77,9 +77,9 @@ class LanguageRules:
             Such statements replace nothing, and nothing replaces them.
         qualified: Words that restrict a statement to some time, so that others hold beside it.
         negated: Words of negation.
-        properties: Properties of which a thing has one, as words of a subject.
-        roles: Roles that one person at a time has, as words of a subject.
-        no_value: The beginning of what is not a value of a property ("too short").
+        properties: Properties with a single value ("password"), as words of a subject.
+        roles: Roles that one person has at a time, as words of a subject.
+        no_value: The beginning of a phrase that is not a value of a property ("too short").
         value_end: The first word behind a value.
         trailing: Words that may follow the name of what has ended, such as a time.
         vague: Verbs that do not identify what has ended: "I can't go any more."
@@ -87,7 +87,7 @@ class LanguageRules:
         weekdays: The names of the days of the week, from Monday.
         months: The names of the months, from January.
         hour: The forms of a time of day: one or two groups of numbers, and a group `pm`.
-        rewritten: Replacements that are made first, such as those of contractions.
+        rewritten: Replacements that are made first, such as the long forms of contractions.
         unspaced: It puts no spaces between words.
     """
 
@@ -121,7 +121,9 @@ class LanguageRules:
     def compiled(self) -> CompiledRules:
         """The rules as compiled patterns."""
         return CompiledRules(
-            predicates=tuple((one, self._words(one.pattern)) for one in self.predicates),
+            predicates=tuple(
+                (predicate, self._words(predicate.pattern)) for predicate in self.predicates
+            ),
             changes=tuple(
                 (change, re.compile(form))
                 for change, forms in (
@@ -155,7 +157,7 @@ _WORD_RULES = (
 
 @dataclass(frozen=True, slots=True)
 class CompiledRules:
-    """The rules of a language as compiled patterns; the names are those of `LanguageRules`."""
+    """The rules of a language as compiled patterns; the names are as in `LanguageRules`."""
 
     predicates: tuple[tuple[Predicate, re.Pattern[str]], ...]
     changes: tuple[tuple[ChangePhrase, re.Pattern[str]], ...]

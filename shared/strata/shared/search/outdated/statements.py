@@ -80,7 +80,7 @@ class Statement:
         gone: The thing that no longer holds, or holds again.
         subject: Its subject.
         is_speaker: The speaker is the subject.
-        owner: The word that makes the subject that of somebody else.
+        owner: The word that says that the subject belongs to somebody else.
         value: Its value.
     """
 

@@ -182,8 +182,8 @@ class IndexAdmin:
                 reason=Reason.MODEL_NOT_CONFIGURED,
             )
         if name not in self._indexes:
-            there = ", ".join(sorted(self._indexes))
-            violation = FieldViolation("collection", f"must be one of {there}")
+            names = ", ".join(sorted(self._indexes))
+            violation = FieldViolation("collection", f"must be one of {names}")
             raise InvalidArgumentError(f"There is no index {name!r} here.", violations=[violation])
         return self._indexes[name], self._ledger, self._models
 

@@ -87,9 +87,9 @@ class Ledger:
             async with self._worker.system_transaction(read_only=True) as connection:
                 return await repeated_reindex(connection, self._sql.schema, "", request_id)
 
-        known = await find_answer()
-        if known is not None:
-            return known
+        existing = await find_answer()
+        if existing is not None:
+            return existing
         return await answered_or(self._start(source, target, total, request_id), find_answer)
 
     async def _start(
@@ -99,12 +99,12 @@ class Ledger:
             await connection.execute(self._sql.keep, asdict(source))
             row = (await connection.execute(self._sql.number, {"slot": source.slot})).one()
             numbered = f"{target.generation}-r{row.rebuilds}"
-            made = Serving(target.slot, numbered, target.model, target.dim, target.normalized)
+            serving = Serving(target.slot, numbered, target.model, target.dim, target.normalized)
             return await insert_reindex(
                 connection,
                 self._sql.schema,
                 ("", source.slot, ""),
-                (_serving(row), made),
+                (_serving(row), serving),
                 total,
                 request_id,
             )

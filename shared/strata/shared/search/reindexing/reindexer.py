@@ -233,14 +233,14 @@ def archive_of(slot: str) -> str:
 
 def _after(before: CopyProgress, batch: Batch, sample: int) -> CopyProgress:
     """Reservoir sampling (Vitter 1985, algorithm R): each text has the same chance."""
-    kept = list(before.sample)
+    sampled = list(before.sample)
     for number, entry in enumerate(batch.entries, start=before.done + 1):
         key = (batch.project_id, entry.id)
-        if len(kept) < sample:
-            kept.append(key)
+        if len(sampled) < sample:
+            sampled.append(key)
         elif (place := random.randrange(number)) < sample:  # noqa: S311 - no secret
-            kept[place] = key
-    return CopyProgress(batch.cursor, before.done + batch.seen, kept)
+            sampled[place] = key
+    return CopyProgress(batch.cursor, before.done + batch.seen, sampled)
 
 
 def _of(share: FoundCounts) -> dict[str, int]:

@@ -64,8 +64,8 @@ class WholeCollection:
 
     async def settle(self, job: Reindex, batch: Batch) -> None:
         """See `Rebuildable.settle`."""
-        if gone := await self._contents.changed(batch):
-            await self._texts.remove(batch.project_id, gone, within=[job.target])
+        if changed_ids := await self._contents.changed(batch):
+            await self._texts.remove(batch.project_id, changed_ids, within=[job.target])
 
     async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""

@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 TEXT_TOKENS = 128
-"""Tokens of a text that a reranker reads: those of a chunk.
+"""Maximum number of tokens of a text that a reranker reads, as many as a chunk has.
 
-Of a longer text it reads the part that has most of the words of the query.
+In a longer text it reads the part with the most words of the query.
 """
 
 

@@ -91,9 +91,9 @@ class CrossEncoder:
         inputs = {tensor.name for tensor in session.get_inputs()}
         if not _REQUIRED <= inputs <= _KNOWN:
             raise refused(folder, f"its inputs are {sorted(inputs)}, expected {sorted(_KNOWN)}")
-        made = cls(folder.resolve().name, read, session, executor, text_tokens)
-        made._try(folder, len(read.vocabulary))
-        return made
+        reranker = cls(folder.resolve().name, read, session, executor, text_tokens)
+        reranker._try(folder, len(read.vocabulary))
+        return reranker
 
     @property
     def model_id(self) -> str:

@@ -102,9 +102,7 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
 def _check_rules(folder: Path, tokenizer: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     kind = (tokenizer.get("model") or {}).get("type", "WordPiece")
     if kind != "WordPiece":
-        raise refused(
-            folder, f"its tokenizer is {kind}; only WordPiece, that of BERT, is supported"
-        )
+        raise refused(folder, f"its tokenizer is {kind}; only WordPiece (as in BERT) is supported")
     normalizer = tokenizer.get("normalizer") or {}
     for rules, values in ((_CONFIG_RULES, settings), (_NORMALIZER_RULES, normalizer)):
         for name, value in rules.items():

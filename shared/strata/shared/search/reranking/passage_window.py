@@ -21,8 +21,10 @@ def fit_pair(
         budget: Maximum number of tokens of both.
         most: Maximum number of tokens of the text.
     """
-    asked = question[: max(budget - min(len(text), most), budget // 2)]
-    return asked, _best_part(asked, text, min(most, budget - len(asked)))
+    question_tokens = question[: max(budget - min(len(text), most), budget // 2)]
+    return question_tokens, _best_part(
+        question_tokens, text, min(most, budget - len(question_tokens))
+    )
 
 
 def _best_part(question: Sequence[int], text: Sequence[int], size: int) -> Sequence[int]:
@@ -32,11 +34,12 @@ def _best_part(question: Sequence[int], text: Sequence[int], size: int) -> Seque
     # Parts overlap by a quarter, so that few sentences are cut in both.
     starts = [*range(0, last, max(1, size * 3 // 4)), last]
     parts = [text[start : start + size] for start in starts]
-    asked = set(question)
-    held = [asked.intersection(part) for part in parts]
-    holders = Counter(token for tokens in held for token in tokens)
+    question_tokens = set(question)
+    common_tokens = [question_tokens.intersection(part) for part in parts]
+    holders = Counter(token for tokens in common_tokens for token in tokens)
     worth = [
-        math.fsum(math.log(len(parts) / holders[token]) for token in tokens) for tokens in held
+        math.fsum(math.log(len(parts) / holders[token]) for token in tokens)
+        for tokens in common_tokens
     ]
     # Among equal parts, the first.
     return parts[worth.index(max(worth))]

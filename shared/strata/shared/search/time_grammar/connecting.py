@@ -54,47 +54,47 @@ def connected(
     position = 0
     listed = False
     while position < len(expressions):
-        one = expressions[position]
+        expression = expressions[position]
         after = expressions[position + 1] if position + 1 < len(expressions) else None
-        if after and (end := _connection_end(one, after, folded)) is not None:
+        if after and (end := _connection_end(expression, after, folded)) is not None:
             # "From Monday to Friday" is said of every week.
-            if not (one.bare_weekday and after.bare_weekday):
-                for first, last in _from_to(one, after, reference):
-                    yield NamedRange(one.begin, end, first, last)
+            if not (expression.bare_weekday and after.bare_weekday):
+                for first, last in _from_to(expression, after, reference):
+                    yield NamedRange(expression.begin, end, first, last)
             position += 2
             listed = False
             continue
-        ranges = list(_alone(one, folded, reference, listed=listed))
+        ranges = list(_alone(expression, folded, reference, listed=listed))
         yield from ranges
-        listed = bool(ranges and after and _LIST.fullmatch(folded[one.end : after.begin]))
+        listed = bool(ranges and after and _LIST.fullmatch(folded[expression.end : after.begin]))
         position += 1
 
 
 def _alone(
-    one: Expression, folded: str, reference: Reference, *, listed: bool
+    expression: Expression, folded: str, reference: Reference, *, listed: bool
 ) -> Iterator[NamedRange]:
     """Yields the ranges of an expression that is not connected with another one.
 
     Args:
-        one: The expression.
+        expression: The expression.
         folded: The folded text.
         reference: The reference for reading the expression.
         listed: The expression follows another one and "or" or "and": "in May or June".
     """
-    opening = _opening_of(one, folded)
+    opening = _opening_of(expression, folded)
     if opening is None:
-        if one.weak and not listed:
+        if expression.weak and not listed:
             return
-        one = _with_time_of_day(one, folded, reference)
-        for first, last in one.spans:
-            yield NamedRange(one.begin, one.end, first, last)
+        expression = _with_time_of_day(expression, folded, reference)
+        for first, last in expression.spans:
+            yield NamedRange(expression.begin, expression.end, first, last)
         return
     side, begin, end = opening
-    if one.bare_weekday and side in {Side.BEFORE, Side.UNTIL}:
+    if expression.bare_weekday and side in {Side.BEFORE, Side.UNTIL}:
         return  # "before Monday" is said of the next one
     if side is Side.AFTER:
-        one = _ended(one, reference)
-    for first, last in one.spans:
+        expression = _ended(expression, reference)
+    for first, last in expression.spans:
         if side is Side.SINCE:
             yield NamedRange(begin, end, first, None)
         elif side is Side.AFTER:
@@ -103,13 +103,17 @@ def _alone(
             yield NamedRange(begin, end, None, first if side is Side.BEFORE else last)
 
 
-def _ended(one: Expression, reference: Reference) -> Expression:
+def _ended(expression: Expression, reference: Reference) -> Expression:
     """Returns a recurring time that has ended: in July, "after the summer" means last year."""
-    if recurrence(one.match) and one.spans and one.spans[-1][1] > reference.now:
-        before = _moved(day_of(one.spans[0][0], reference.zone), -1)
-        spans = spans_of(one.match, replace(reference, today=before))
-        return replace(one, spans=spans or one.spans)
-    return one
+    if (
+        recurrence(expression.match)
+        and expression.spans
+        and expression.spans[-1][1] > reference.now
+    ):
+        before = _moved(day_of(expression.spans[0][0], reference.zone), -1)
+        spans = spans_of(expression.match, replace(reference, today=before))
+        return replace(expression, spans=spans or expression.spans)
+    return expression
 
 
 def _moved(day: date, days: int) -> date:
@@ -120,12 +124,12 @@ def _moved(day: date, days: int) -> date:
         return day
 
 
-def _connection_end(one: Expression, after: Expression, folded: str) -> int | None:
+def _connection_end(expression: Expression, after: Expression, folded: str) -> int | None:
     """Returns the end of the words that connect two expressions; None if nothing does."""
-    gap = folded[one.end : after.begin]
-    if len(gap) > _BESIDE or not (one.spans and after.spans):
+    gap = folded[expression.end : after.begin]
+    if len(gap) > _BESIDE or not (expression.spans and after.spans):
         return None
-    before = folded[max(0, one.begin - _BESIDE) : one.begin]
+    before = folded[max(0, expression.begin - _BESIDE) : expression.begin]
     for language in _languages(folded):
         for connection in _connections(language):
             if connection.between.fullmatch(gap) and connection.before.search(before):
@@ -135,17 +139,17 @@ def _connection_end(one: Expression, after: Expression, folded: str) -> int | No
     return None
 
 
-def _from_to(one: Expression, after: Expression, reference: Reference) -> Iterator[Moments]:
+def _from_to(expression: Expression, after: Expression, reference: Reference) -> Iterator[Moments]:
     """Yields the ranges from the first to the second of two connected times.
 
     Without a year the second is the newest that has begun, and the first is the one before it:
     "between November and February" spans a new year.
     """
-    firsts, lasts = one.spans, after.spans
+    firsts, lasts = expression.spans, after.spans
     zone = reference.zone
-    if recurrence(one.match):
+    if recurrence(expression.match):
         day = day_of(lasts[0][0], zone)
-        firsts = spans_of(one.match, replace(reference, today=day)) or firsts
+        firsts = spans_of(expression.match, replace(reference, today=day)) or firsts
     elif days := recurrence(after.match):
         day = day_of(firsts[0][0], zone)
         later = replace(reference, today=_moved(day, days - 1))
@@ -157,41 +161,43 @@ def _from_to(one: Expression, after: Expression, reference: Reference) -> Iterat
         yield min(first[0], last[0]), max(first[1], last[1])
 
 
-def _opening_of(one: Expression, folded: str) -> tuple[Side, int, int] | None:
+def _opening_of(expression: Expression, folded: str) -> tuple[Side, int, int] | None:
     """Returns the open side that the words beside an expression name, and all their positions."""
-    if one.match.rule.read in _TWO_ENDS:
+    if expression.match.rule.read in _TWO_ENDS:
         return None
-    start = max(0, one.begin - _BESIDE)
-    before = folded[start : one.begin]
+    start = max(0, expression.begin - _BESIDE)
+    before = folded[start : expression.begin]
     openings = _openings(spaced=True)
     if has_han_or_kana(folded):
         openings += _openings(spaced=False)
     for opening in openings:
         words = opening.before.search(before)
-        end = opening.after.match(folded, one.end) if words else None
+        end = opening.after.match(folded, expression.end) if words else None
         if words is None or end is None:
             continue
         return opening.side, start + words.start(), end.end()
     return None
 
 
-def _with_time_of_day(one: Expression, folded: str, reference: Reference) -> Expression:
+def _with_time_of_day(expression: Expression, folded: str, reference: Reference) -> Expression:
     """Returns an expression of one day narrowed to the time of day beside it, if there is one."""
-    if len(one.spans) != 1 or not _is_one_day(one.spans[0]):
-        return one
-    own = one.match.language
+    if len(expression.spans) != 1 or not _is_one_day(expression.spans[0]):
+        return expression
+    own = expression.match.language
     for language in (own,) if own.code else _languages(folded):
         for clock in _clocks(language):
-            if match := clock.after.match(folded, one.end):
-                begin, end = one.begin, match.end()
-            elif match := clock.before.search(folded, max(0, one.begin - _BESIDE), one.begin):
-                begin, end = match.start(), one.end
+            if match := clock.after.match(folded, expression.end):
+                begin, end = expression.begin, match.end()
+            elif match := clock.before.search(
+                folded, max(0, expression.begin - _BESIDE), expression.begin
+            ):
+                begin, end = match.start(), expression.end
             else:
                 continue
-            span = _at(one, RuleMatch(language, one.match.rule, match), reference)
+            span = _at(expression, RuleMatch(language, expression.match.rule, match), reference)
             if span is not None:
-                return replace(one, begin=begin, end=end, spans=(span,))
-    return one
+                return replace(expression, begin=begin, end=end, spans=(span,))
+    return expression
 
 
 def _at(day: Expression, clock: RuleMatch, reference: Reference) -> Moments | None:

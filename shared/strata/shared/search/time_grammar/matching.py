@@ -145,19 +145,28 @@ def _triggers() -> dict[str, tuple[tuple[str, str], ...]]:
 
 def _without_overlaps(expressions: Sequence[Expression]) -> list[Expression]:
     """Returns the expressions that win over those that they overlap: the longest."""
-    kept: list[Expression] = []
+    longest: list[Expression] = []
     cluster: list[Expression] = []
-    for one in sorted(expressions, key=lambda one: (one.begin, -one.end, one.weak)):
-        if cluster and one.begin >= max(other.end for other in cluster):
-            kept += _longest(cluster)
+    for expression in sorted(
+        expressions, key=lambda expression: (expression.begin, -expression.end, expression.weak)
+    ):
+        if cluster and expression.begin >= max(other.end for other in cluster):
+            longest += _longest(cluster)
             cluster = []
-        cluster.append(one)
-    return kept + _longest(cluster)
+        cluster.append(expression)
+    return longest + _longest(cluster)
 
 
 def _longest(cluster: Sequence[Expression]) -> list[Expression]:
-    kept: list[Expression] = []
-    for one in sorted(cluster, key=lambda one: (one.begin - one.end, one.weak, one.begin)):
-        if all(one.end <= other.begin or one.begin >= other.end for other in kept):
-            kept.append(one)
-    return sorted(kept, key=lambda one: one.begin)
+    longest: list[Expression] = []
+    for expression in sorted(
+        cluster,
+        key=lambda expression: (
+            expression.begin - expression.end,
+            expression.weak,
+            expression.begin,
+        ),
+    ):
+        if all(expression.end <= other.begin or expression.begin >= other.end for other in longest):
+            longest.append(expression)
+    return sorted(longest, key=lambda expression: expression.begin)

@@ -27,7 +27,7 @@ class Region:
 
 
 def region_of(zone: str) -> Region:
-    """Returns the region of an IANA time zone; that of no place ("UTC") is empty.
+    """Returns the region of an IANA time zone; an empty one if the zone has no place ("UTC").
 
     The first call reads two files of the package `tzdata` (8 ms).
     """

@@ -53,7 +53,7 @@ class Reference:
 
     Attributes:
         now: The time of the question, in the time zone of the user.
-        today: The day that recurring times are resolved against: usually that of `now`.
+        today: The day that recurring times are resolved against: usually the day of `now`.
         zone: The time zone of the user.
         text: The folded text of the question.
     """
@@ -264,7 +264,7 @@ class RuleMatch:
         return slot in self.match.re.groupindex and self.match[slot] is not None
 
     def value(self, slot: str) -> int:
-        """Returns the value of a slot: that of the lexicon, or that of the number.
+        """Returns the value of a slot: the value in the lexicon, or the number itself.
 
         Words in the plural have their own slot: "two Fridays ago" fills `weekdays`.
         """

@@ -93,10 +93,10 @@ def index_requests(
         )
 
 
-def _indexes(present: collections.PayloadSchemaInfo, kind: FieldKind) -> bool:
+def _indexes(stored: collections.PayloadSchemaInfo, kind: FieldKind) -> bool:
     # Both enums name the types alike, but number them differently.
-    wanted = points.FieldType.Name(_FIELD_TYPES[kind]).removeprefix("FieldType")
-    return collections.PayloadSchemaType.Name(present.data_type) == wanted
+    type_name = points.FieldType.Name(_FIELD_TYPES[kind]).removeprefix("FieldType")
+    return collections.PayloadSchemaType.Name(stored.data_type) == type_name
 
 
 def alias_creation(alias: str, generation: str) -> collections.AliasOperations:

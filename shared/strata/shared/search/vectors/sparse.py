@@ -6,8 +6,8 @@ use dictionaries and guess the language per text, so that a Japanese word could 
 differently in a sentence and in a query.
 
 A document is stemmed in the language of its stop words, in English if that is not clear. A query
-has the English stems of its words and those of the languages that it fits best, or of all languages
-if it has no stop word. So it meets documents of its own language and those without a clear one.
+has the English stems of its words and the stems of the languages that it fits best, or of all
+languages if it has no stop word. So it matches documents of its language and of unclear language.
 Identifiers of a query, such as the number of an order, weigh more than its other words.
 """
 
@@ -69,7 +69,7 @@ def unspaced_pairs(text: str) -> list[str]:
     runs = UNSPACED.findall(compatible(text))
     return list(
         dict.fromkeys(
-            run[place : place + 2] for run in runs for place in range(max(1, len(run) - 1))
+            run[start : start + 2] for run in runs for start in range(max(1, len(run) - 1))
         )
     )
 
@@ -92,7 +92,7 @@ def _pairs(run: str, single_characters: bool) -> str:
     """Returns pairs of adjacent characters; for documents also single ones, to be found alone."""
     if len(run) == 1:
         return f" {run} "
-    terms = [run[place : place + 2] for place in range(len(run) - 1)]
+    terms = [run[start : start + 2] for start in range(len(run) - 1)]
     if single_characters:
         terms += run
     return f" {' '.join(terms)} "

@@ -19,8 +19,8 @@ def without_stop_words(words: str) -> str:
     """
     parts = _QUOTED_OR_WORD.findall(words)
     languages = languages_of(words)
-    kept = [part for part in parts if not _is_stop_word(part.strip(_PUNCTUATION), languages)]
-    return " ".join(kept) if any(map(_has_letter, kept)) else words
+    remaining = [part for part in parts if not _is_stop_word(part.strip(_PUNCTUATION), languages)]
+    return " ".join(remaining) if any(map(_has_letter, remaining)) else words
 
 
 def _is_stop_word(word: str, languages: Collection[str]) -> bool:

@@ -108,6 +108,6 @@ class LlamaEngine:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _common_prefix(kept: Any, tokens: Sequence[int]) -> int:
-    length = min(len(kept), len(tokens))
-    return next((at for at in range(length) if kept[at] != tokens[at]), length)
+def _common_prefix(cached: Any, tokens: Sequence[int]) -> int:
+    length = min(len(cached), len(tokens))
+    return next((at for at in range(length) if cached[at] != tokens[at]), length)

@@ -20,8 +20,10 @@ class CollectionsServicer(EngineServicer, wire.collections_service.CollectionsSe
     async def _do(
         self, work: Callable[[CollectionStore], object]
     ) -> wire.collections.CollectionOperationResponse:
-        done, seconds = await self._worker.run(work)
-        return wire.collections.CollectionOperationResponse(result=done is not False, time=seconds)
+        changed, seconds = await self._worker.run(work)
+        return wire.collections.CollectionOperationResponse(
+            result=changed is not False, time=seconds
+        )
 
     async def Create(self, request: wire.collections.CreateCollection, context: Context) -> Any:
         """Makes a collection."""
