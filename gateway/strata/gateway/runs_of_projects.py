@@ -60,6 +60,6 @@ class RunsOfProjects:
         """Sums the runs that ended in a time range by project; see `RunStore.usage_of_projects`."""
         sums: dict[str, UsageSum] = {}
         for partition in self._partitions.values():
-            # A project has rows on its own partition only.
+            # A project has rows on one partition only.
             sums |= await partition.runs.usage_of_projects(project_ids, start, end)
         return sums

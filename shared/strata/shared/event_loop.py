@@ -91,7 +91,7 @@ def _own_look_ups(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class NameLookups:
-    """Look-ups by the operating system, each on a thread of its own; the same one is shared."""
+    """Look-ups by the operating system, each on a separate thread; equal look-ups share one."""
 
     def __init__(self) -> None:
         self._running: dict[_Question, asyncio.Task[_Answer]] = {}

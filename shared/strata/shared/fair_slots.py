@@ -283,7 +283,7 @@ class FairSlots:
         return self.held(project), self._served.get(project, 0)
 
     def _tidy(self, project: str) -> None:
-        """Forgets a project that neither holds nor waits: the number of projects is unlimited."""
+        """Drops the entries of a project without slots and waiters, because projects are many."""
         if not self._waiting.get(project):
             self._waiting.pop(project, None)
             if self._patience is not None:

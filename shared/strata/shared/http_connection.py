@@ -87,12 +87,12 @@ class HttpConnection(HttpToolsProtocol):
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """Notes that the client has read most of what waited for it."""
+        """Records that the client has read most of the buffered data."""
         super().resume_writing()
         self._forget_read_deadline()
 
     def on_response_complete(self) -> None:
-        """Notes the end of a response, of which the client may not have read all."""
+        """Records the end of a response; the client may not have read all of it yet."""
         super().on_response_complete()
         self._expect_reading()
 

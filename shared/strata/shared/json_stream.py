@@ -15,7 +15,7 @@ _REPLACEMENT = "?"  # as in `encodable_text`
 class StringDecoder:
     """Decodes the inside of a JSON string that arrives in pieces, up to its closing quote.
 
-    An incomplete escape is held back until its rest arrives. An unpaired surrogate becomes a
+    An incomplete escape is kept until the rest of it arrives. An unpaired surrogate becomes a
     question mark, as in stored texts.
     """
 

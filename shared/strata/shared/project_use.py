@@ -158,7 +158,7 @@ class ProjectUse:
         It does if another one with less than half as many recent slots holds one now, and no
         processors are idle.
         """
-        # Every call comes here; usually only its own project holds slots.
+        # Called for every call; usually only the calling project holds slots.
         if len(self._held) <= (project in self._held):
             return False
         taken = self._recently_taken(project)

@@ -17,7 +17,7 @@ def server_of(name: str) -> str | None:
 
 
 def space_for_server_tools(names: Collection[str]) -> int:
-    """Returns how many tools of whole servers are offered beside the single ones.
+    """Returns how many tools of whole servers are offered in addition to the single ones.
 
     Args:
         names: All names in a turn: those of single tools, the file tools, and wildcard names.

@@ -84,7 +84,7 @@ class SystemReadings:
 
 
 class SpareCapacity:
-    """Decides how much work of one project may be under way beside other projects.
+    """Decides how much work one project may have under way while other projects are active.
 
     The level doubles as long as half of the processors have nothing to do, and half of the time of
     the event loop is free, and it is halved while less than a quarter is. It is looked at when a

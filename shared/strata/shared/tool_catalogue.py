@@ -307,7 +307,7 @@ def _names(entries: Iterable[BuiltinTool]) -> tuple[str, ...]:
 
 
 FILE_TOOLS = _names(entry for entry in _ENTRIES if entry.with_folders)
-"""Offered to every agent that has a folder, beside its own tools."""
+"""Offered to every agent that has a folder, in addition to its tools."""
 
 MAX_OFFERED_TOOLS = 128
 """Maximum number of tools that a model is offered: OpenAI's API refuses requests with more."""

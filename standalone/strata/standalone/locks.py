@@ -57,7 +57,7 @@ class FolderLock:
         return lock_holder(self._path)
 
     def annotate(self, note: str) -> None:
-        """Replaces the note beside the pid. The lock must be held."""
+        """Replaces the note that is stored with the pid. The lock must be held."""
         assert self._file is not None
         text = f"{os.getpid()}\n{note}\n".encode()
         # Written before truncating, so that a concurrent reader always finds a holder.

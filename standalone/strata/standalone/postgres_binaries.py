@@ -105,7 +105,7 @@ def _copy(binaries: Path, folder: Path) -> Path:
             symlinks=True,
             ignore=shutil.ignore_patterns("include", "*.a"),
         )
-        # The programs load libraries from a folder beside the package.
+        # The programs load libraries from a folder next to the package.
         libraries = source / f"{_PACKAGE}.libs"
         if libraries.exists():
             shutil.copytree(libraries, building / libraries.name)

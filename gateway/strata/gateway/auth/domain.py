@@ -87,7 +87,7 @@ class Authority:
 
     @classmethod
     def of(cls, caller: Caller) -> Self:
-        """Returns what a key may administer: a project key only its own project."""
+        """Returns what a key may administer; a project key administers its project only."""
         return cls(caller.organization_id, caller.project_id)
 
 

@@ -1,4 +1,4 @@
-"""Authenticates calls of agents by the internal token of their run, beside API keys."""
+"""Authenticates calls by API key, and calls of agents by the internal token of their run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public services of other services, which the gateway forwards, and its own part in calls."""
+"""The forwarded public services of other services, and the work of the gateway in their calls."""
 
 from __future__ import annotations
 

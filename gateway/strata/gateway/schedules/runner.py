@@ -45,7 +45,7 @@ class ScheduleRunner:
         await keep_working(self.start_due, self._wake, "due schedules not started")
 
     async def start_due(self) -> int:
-        """Processes due schedules, of the projects in turn; returns how many runs were queued here.
+        """Processes due schedules of all projects in turn; returns the number of runs queued here.
 
         After a standstill all schedules of an installation may be due at once.
         """

@@ -46,7 +46,7 @@ MAX_MISSED = 100
 """Maximum number of missed ticks to record after an outage; the newest ones are recorded."""
 PREVIOUS_RUN_OPEN = "PREVIOUS_RUN_OPEN"
 
-# Of more due schedules, the projects of the earliest ones are served in turn.
+# If more schedules are due, the projects with the earliest ones are served in turn.
 _MOST_COMPARED = 10_000
 # Reasons of a failed run after which its schedule is disabled.
 _DISABLING_REASONS = frozenset({Reason.AGENT_NOT_FOUND.value, Reason.CONVERSATION_NOT_FOUND.value})

@@ -105,7 +105,7 @@ class DatabaseConnection(AsyncConnection):
 
     @property
     def is_unused(self) -> bool:
-        """Whether it is open, and no transaction is begun: neither at the server nor elsewhere."""
+        """Whether it is open and has no transaction, neither in SQLAlchemy nor at the server."""
         connection, driver = self.sync_connection, self.driver
         return not (
             driver.is_closed()

@@ -141,6 +141,6 @@ def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataE
     if isinstance(cause, asyncpg.QueryCanceledError):
         return DeadlineExceededError("a database statement took too long")
     if isinstance(cause, _UNSTORABLE):
-        # For fields that a service does not check itself; its own check would name the field.
+        # For fields that the service does not check itself; such a check would name the field.
         return InvalidArgumentError("a text of the request contains the character NUL")
     return None

@@ -83,7 +83,7 @@ class FairCalls:
 
 
 async def _taken_in_turn(requests: Any, slot: Slot) -> AsyncIterator[Any]:
-    """Yields requests, and ends, each when the slot is held: it is given back after a moment."""
+    """Yields each request, and ends, while the slot is held, which is released soon after."""
     async for request in requests:
         await slot.acquire()
         yield request

@@ -110,7 +110,7 @@ def _check(folder: DataFolder, target: Path) -> None:
 
 
 def _copy_folders(source: Path, target: Path) -> dict[str, FileEntry]:
-    """Copies the files beside the database; returns their entries, as they were at the source."""
+    """Copies the files outside of the database; returns their entries at the source."""
     entries = {}
     for name in FOLDERS:
         if not (source / name).is_dir():

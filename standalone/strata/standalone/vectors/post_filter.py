@@ -104,7 +104,7 @@ def _post_filtered(
     )
     for loose, points, within in zip(loose_searches, best, checked, strict=True):
         _learn_share(shard, loose.rewritten, points)
-        # Also if fewer points than requested were retrieved, because then these are all.
+        # Also if fewer points than requested were retrieved: then there are no others.
         if len(within) >= requests[loose.position].limit or len(points) < loose.retrieved:
             results[loose.position] = within
         else:

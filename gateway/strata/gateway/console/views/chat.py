@@ -275,7 +275,7 @@ async def _transcript(
     messages: Sequence[message_pb2.Message],
     open_runs: Sequence[str],
 ) -> Transcript:
-    """Returns what is shown beside messages, newest first."""
+    """Returns the transcript of messages, newest first, with memory edits and open approvals."""
     transcript = Transcript()
     transcript.add(messages)
     with_calls = dict.fromkeys(

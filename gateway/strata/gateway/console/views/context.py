@@ -12,7 +12,7 @@ from strata.gateway.console.views.agents import agent_of
 from strata.gateway.console.visits import ViewRoute, Visit
 
 BAR_WIDTH = 1000
-"""Width of the bar in its own units."""
+"""Width of the bar in units of the drawing."""
 
 _DEFAULT_SHARE = 0.3
 _MAX_PINNED = 100

@@ -149,7 +149,7 @@ async def _group_of(visit: Visit) -> pb.Group:
 
 
 async def _choices(visit: Visit, form: FormFields, group: pb.Group | None) -> Mapping[str, object]:
-    """Returns what a page with the form of a group shows beside its fields."""
+    """Returns the values of a page with the form of a group, other than the fields."""
     listing = await visit.services.blocks.ListBlocks(
         block_pb.ListBlocksRequest(page_size=_MAX_BLOCKS)
     )

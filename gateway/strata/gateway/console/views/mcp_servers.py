@@ -46,7 +46,7 @@ async def add_server(visit: Visit) -> Response:
 
 
 async def _listing(visit: Visit) -> dict[str, object]:
-    """Returns what the page with the list of servers shows beside its form."""
+    """Returns the values of the page with the list of servers, without its form."""
     listing = await visit.services.mcp.ListMcpServers(
         pb.ListMcpServersRequest(page_size=_PAGE, page_token=visit.query("page"))
     )

@@ -60,7 +60,7 @@ async def create_schedule(visit: Visit) -> Response:
 
 
 async def _listing(visit: Visit) -> dict[str, object]:
-    """Returns what the page with the list of schedules shows beside its form."""
+    """Returns the values of the page with the list of schedules, without its form."""
     listing = await visit.services.schedules.ListSchedules(
         pb.ListSchedulesRequest(page_size=_PAGE, page_token=visit.query("page"))
     )

@@ -217,7 +217,7 @@ def _definition(form: FormFields) -> pb.UpsertToolRequest:
 
 
 def _choices(tool: pb.Tool | None) -> dict[str, object]:
-    """Returns what a page with the form of a tool shows beside its fields."""
+    """Returns the values of a page with the form of a tool, other than the fields."""
     effects = [("unspecified", "not declared: a call is never repeated automatically")]
     effects += [(name, name.replace("_", " ")) for name, number in _EFFECTS.items() if number]
     return {

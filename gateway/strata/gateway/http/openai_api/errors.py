@@ -64,7 +64,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the response beside its type."""
+        """The headers of the response, without its content type."""
         if self.sent:
             # The SDKs repeat requests that failed, unless they are told not to.
             return {SHOULD_RETRY: "false"}

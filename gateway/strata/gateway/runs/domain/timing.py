@@ -19,7 +19,7 @@ POLL_S = 1.0
 A gateway is notified of its own work, so this delays only the work of other gateways.
 """
 FOLLOW_POLL_S = 0.1
-"""Pause between two polls of runs that are followed here and held elsewhere.
+"""Pause between two polls of runs that are followed here and executed elsewhere.
 
 One statement serves all followers; a reader does not notice a tenth of a second.
 """

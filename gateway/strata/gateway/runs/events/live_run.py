@@ -370,7 +370,7 @@ class LiveRun:
         """Adds the elapsed time and the finished model calls to an event."""
         now_ms = self._elapsed_ms()
         if event.HasField("member"):
-            # The calls of a member are timed from the moment its own run was accepted.
+            # The times of a member's calls are relative to the start of the member's run.
             shift_ms = now_ms - event.elapsed_ms
             for call in event.model_calls:
                 if call.HasField("start_ms"):

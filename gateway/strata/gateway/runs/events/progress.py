@@ -186,7 +186,7 @@ class RunProgress:
                 pass
 
     def _note_relayed(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        """Processes an event of a group member; its own run counts everything else."""
+        """Processes an event of a group member; the member's run counts everything else."""
         if event.member.sequence:
             self.relayed[event.member.run_id] = event.member.sequence
         if kind == "step_started":

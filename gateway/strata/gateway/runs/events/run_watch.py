@@ -1,4 +1,4 @@
-"""Detects changes of runs that are followed in this gateway but held elsewhere."""
+"""Detects changes of runs that are followed here but executed by another gateway."""
 
 from __future__ import annotations
 

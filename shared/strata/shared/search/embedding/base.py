@@ -19,7 +19,7 @@ ENGLISH_DIM = 384
 class Embedder(Protocol):
     """Turns texts into vectors of one model.
 
-    Vectors of two models MUST never be compared, so a stored vector needs its `model_id` beside it.
+    Vectors of two models MUST never be compared, so the `model_id` is stored with each vector.
     Implementations MUST return the same vector for the same text and kind, independent of the
     rest of the batch, and MUST NOT block the event loop.
     """

@@ -106,7 +106,7 @@ class OpenAiEmbedder:
 
     @property
     def model_id(self) -> str:
-        """See `Embedder.model_id`. A model with shortened vectors has its own id."""
+        """See `Embedder.model_id`. A model with shortened vectors has a separate id."""
         if self._model.model_id:
             return self._model.model_id
         if self._model.request_dim:

@@ -69,7 +69,7 @@ def _hour(match: re.Match[str]) -> str:
 
 
 def _unit(clause: str, match: re.Match[str], language: str) -> str:
-    """Returns the word beside a number: the one behind it, else the one before it."""
+    """Returns the word next to a number: the word after it, or else the word before it."""
     behind = _UNIT_BEHIND.match(clause, match.end())
     before = _UNIT_BEFORE.search(clause, 0, match.start())
     for word in (behind, before):

@@ -28,7 +28,7 @@ from strata.shared.search.time_grammar.readers import (
 )
 from strata.shared.search.time_grammar.rules import Language, Reference, RuleMatch, Side
 
-# Connecting words are directly beside an expression.
+# Connecting words are directly before or after an expression.
 _BESIDE = 40
 _LIST = re.compile(r" *,? *(?:or|and|oder|und|ou|et|o|y|和|或者?|还是|と|や|か) *(?:in |im |en )?")
 # "Desde el 3 al 7 de mayo" has an end.
@@ -180,7 +180,7 @@ def _opening_of(expression: Expression, folded: str) -> tuple[Side, int, int] | 
 
 
 def _with_time_of_day(expression: Expression, folded: str, reference: Reference) -> Expression:
-    """Returns an expression of one day narrowed to the time of day beside it, if there is one."""
+    """Returns an expression of one day, narrowed to an adjacent time of day if there is one."""
     if len(expression.spans) != 1 or not _is_one_day(expression.spans[0]):
         return expression
     own = expression.match.language

@@ -52,7 +52,7 @@ class Expression:
 
     @property
     def weak(self) -> bool:
-        """Whether the words name a time only beside a connecting word."""
+        """Whether the words name a time only next to a connecting word."""
         return self.match.rule.weak
 
     @property

@@ -47,7 +47,7 @@ class CircuitBreaker:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Guards the call in the block. `UnavailableError` counts as failure, no other error does.
+        """Guards the call in the block. Only `UnavailableError` counts as a failure.
 
         Raises:
             UnavailableError: The circuit is open; `retry_after` is the remaining pause.

@@ -139,7 +139,7 @@ class IndexedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Conditions on a document's payload; all must hold. The project is not one of them.
+    """Conditions on a document's payload; all must hold. They do not contain the project.
 
     Attributes:
         eq: The field has the value (a list field: contains it).

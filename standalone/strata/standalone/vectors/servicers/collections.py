@@ -9,7 +9,7 @@ from strata.shared.search import qdrant_wire as wire
 from strata.standalone.vectors.servicers.base import Context, EngineServicer, complete
 from strata.standalone.vectors.store import CollectionStore
 
-# The version of Qdrant whose API is spoken; the client compares it with its own.
+# The version of Qdrant whose API is served; the client compares it with the client's version.
 API_VERSION = "1.20.0"
 
 
