@@ -58,7 +58,7 @@ class DueWork:
     def __init__(
         self, worker: Database, wakes: Mapping[DueKind, Callable[[], None]], *, poll_s: float
     ) -> None:
-        self._waiting = WaitingWork(worker, ANY_DUE)
+        self._waiting_work = WaitingWork(worker, ANY_DUE)
         self._wakes = wakes
         self._poll_s = poll_s
 
@@ -72,5 +72,5 @@ class DueWork:
         Raises:
             UnavailableError: The database cannot be reached.
         """
-        for kind in await self._waiting.find():
+        for kind in await self._waiting_work.find():
             self._wakes[kind]()

@@ -23,7 +23,7 @@ class SharedResources:
     """Holds resources that are too large to have once per service, such as embedding models."""
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, _SharedResource] = {}
+        self._resources: dict[Hashable, _SharedResource] = {}
 
     async def share(
         self,
@@ -38,7 +38,7 @@ class SharedResources:
             make: Makes the resource, and puts its closing on the stack that it gets.
             stack: Releases the resource; it is closed when its last user has released it.
         """
-        common = self._held.setdefault(key, _SharedResource())
+        common = self._resources.setdefault(key, _SharedResource())
         async with common.lock:
             if not common.users:
                 async with AsyncExitStack() as opening:

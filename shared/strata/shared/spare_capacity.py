@@ -102,7 +102,7 @@ class SpareCapacity:
         self._now = now
         self._level = 1
         self._looked = float("-inf")
-        self._last: _Reading | None = None
+        self._last_reading: _Reading | None = None
 
     def level(self) -> int:
         """Returns the level, from 1 to 16."""
@@ -116,8 +116,8 @@ class SpareCapacity:
 
     def _spare(self) -> float:
         """Looks; returns the share that was spare since the last look, 0 if it is not known."""
-        last, self._looked = self._last, self._now()
-        reading = self._last = _Reading(
+        last, self._looked = self._last_reading, self._now()
+        reading = self._last_reading = _Reading(
             self._looked,
             self._readings.loop_s(),
             self._readings.machine(),

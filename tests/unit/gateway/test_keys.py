@@ -156,8 +156,8 @@ async def test_the_cache_and_concurrent_lookups_are_bounded() -> None:
         *(door.enter(new_secret().text) for _ in range(50)), return_exceptions=True
     )
     assert door.lookup.most <= 4
-    assert len(door.authenticator._known) <= 10
-    assert len(door.authenticator._unknown) <= 10
+    assert len(door.authenticator._cached_keys) <= 10
+    assert len(door.authenticator._unknown_ids) <= 10
 
 
 async def test_unknown_keys_neither_delay_nor_displace_one_that_is_used() -> None:

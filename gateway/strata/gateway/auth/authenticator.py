@@ -65,12 +65,12 @@ class ApiKeyAuthenticator:
         self._unknown_ttl_s = unknown_ttl_s
         self._size = size
         # Each with the time at which it must be looked up again.
-        self._known: OrderedDict[str, tuple[KeyRecord, float]] = OrderedDict()
-        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._cached_keys: OrderedDict[str, tuple[KeyRecord, float]] = OrderedDict()
+        self._unknown_ids: OrderedDict[str, float] = OrderedDict()
         self._lookups: dict[str, asyncio.Task[KeyRecord | None]] = {}
         # Keys in use are not kept waiting, or forgotten, because of invented ones.
-        self._slots = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
-        self._slots_of_known = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+        self._lookup_slots = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+        self._slots_of_cached_keys = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
 
     async def authenticate(self, method: ServedMethod, metadata: Metadata) -> Caller:
         """Returns the caller, with the internal token for calls on its behalf.
@@ -110,7 +110,7 @@ class ApiKeyAuthenticator:
 
     def forget(self, key_id: str) -> None:
         """Drops a key that was revoked here from the cache."""
-        self._known.pop(key_id, None)
+        self._cached_keys.pop(key_id, None)
 
     async def _verified(self, text: str) -> KeyRecord:
         key_id = key_id_of(text)
@@ -123,12 +123,12 @@ class ApiKeyAuthenticator:
 
     async def _find(self, key_id: str) -> KeyRecord | None:
         now = self._clock.monotonic()
-        cached = self._known.get(key_id)
+        cached = self._cached_keys.get(key_id)
         if cached is not None and now < cached[1]:
-            self._known.move_to_end(key_id)
+            self._cached_keys.move_to_end(key_id)
             return cached[0]
-        if now < self._unknown.get(key_id, now):
-            self._unknown.move_to_end(key_id)
+        if now < self._unknown_ids.get(key_id, now):
+            self._unknown_ids.move_to_end(key_id)
             return None
         lookup = self._lookups.get(key_id)
         if lookup is None:
@@ -139,16 +139,18 @@ class ApiKeyAuthenticator:
         return await asyncio.shield(lookup)
 
     async def _look_up(self, key_id: str) -> KeyRecord | None:
-        async with self._slots_of_known if key_id in self._known else self._slots:
+        async with (
+            self._slots_of_cached_keys if key_id in self._cached_keys else self._lookup_slots
+        ):
             record = await self._lookup.find(key_id)
         now = self._clock.monotonic()
-        self._known.pop(key_id, None)
-        self._unknown.pop(key_id, None)
+        self._cached_keys.pop(key_id, None)
+        self._unknown_ids.pop(key_id, None)
         if record is not None:
-            self._known[key_id] = (record, now + self._ttl_s)
+            self._cached_keys[key_id] = (record, now + self._ttl_s)
         else:
-            self._unknown[key_id] = now + self._unknown_ttl_s
-        for remembered in (self._known, self._unknown):
+            self._unknown_ids[key_id] = now + self._unknown_ttl_s
+        for remembered in (self._cached_keys, self._unknown_ids):
             if len(remembered) > self._size:
                 remembered.popitem(last=False)
         return record

@@ -21,13 +21,13 @@ class ProjectPartitions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known: dict[str, str] = {}
+        self._partitions: dict[str, str] = {}
 
     def note(self, project_id: str, partition: str) -> None:
         """Keeps the partition of a project that was read elsewhere."""
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[project_id] = partition
+        if len(self._partitions) >= _MOST_KNOWN:
+            self._partitions.clear()
+        self._partitions[project_id] = partition
 
     async def of(self, project_id: str) -> str:
         """Returns the partition of a project; the default one if there is no such project.
@@ -35,7 +35,7 @@ class ProjectPartitions:
         Raises:
             UnavailableError: The database cannot be reached.
         """
-        cached = self._known.get(project_id)
+        cached = self._partitions.get(project_id)
         if cached is not None:
             return cached
         values = {"project": project_id}

@@ -63,7 +63,7 @@ class RunView:
         self._render = render
         self._images = [message_pb2.ImagePart(image_id=image_id) for image_id in images]
         self._transcript = Transcript()
-        self._shown: set[str] = set()
+        self._element_ids: set[str] = set()
         self._calls: dict[tuple[str, int], str] = {}
         self._known_calls: dict[str, tuple[str, str]] = {}
         self._handlers: Mapping[str, Callable[[Any], Iterator[Operation]]] = {
@@ -115,16 +115,16 @@ class RunView:
     def _delta(self, delta: Any, kind: str) -> Iterator[Operation]:
         yield from self._message(delta.message_id)
         element = f"{delta.message_id}-{kind}"
-        if element not in self._shown:
-            self._shown.add(element)
+        if element not in self._element_ids:
+            self._element_ids.add(element)
             html = self._html(kind, message_id=delta.message_id, text="")
             yield put(f"{delta.message_id}-parts", f"{element}-box", html)
         yield add_text(element, delta.text)
 
     def _message(self, message_id: str) -> Iterator[Operation]:
         """Makes the element of a message that is being written."""
-        if message_id not in self._shown:
-            self._shown.add(message_id)
+        if message_id not in self._element_ids:
+            self._element_ids.add(message_id)
             yield put(self._messages, message_id, self._html("message", message_id=message_id))
 
     def _call_delta(self, delta: run_event_pb2.ToolCallDelta) -> Iterator[Operation]:
@@ -140,19 +140,19 @@ class RunView:
     def _call(
         self, message_id: str, call_id: str, name: str, arguments: str
     ) -> Iterator[Operation]:
-        self._shown.add(f"call-{call_id}")
+        self._element_ids.add(f"call-{call_id}")
         self._transcript.running.add(call_id)
         call = message_pb2.ToolCallPart(tool_call_id=call_id, name=name, arguments=arguments)
         yield put(f"{message_id}-parts", f"call-{call_id}", self._html("call", call=call))
 
     def _snapshot(self, snapshot: run_event_pb2.TextSnapshot) -> Iterator[Operation]:
         message_id = snapshot.message_id
-        self._shown.discard(message_id)
+        self._element_ids.discard(message_id)
         yield from self._message(message_id)
         for kind, text in (("reasoning", snapshot.reasoning), ("text", snapshot.text)):
-            self._shown.discard(f"{message_id}-{kind}")
+            self._element_ids.discard(f"{message_id}-{kind}")
             if text:
-                self._shown.add(f"{message_id}-{kind}")
+                self._element_ids.add(f"{message_id}-{kind}")
                 html = self._html(kind, message_id=message_id, text=text)
                 yield put(f"{message_id}-parts", f"{message_id}-{kind}-box", html)
         for call in snapshot.tool_calls:
@@ -160,7 +160,9 @@ class RunView:
             yield from self._call(message_id, call.tool_call_id, call.name, call.arguments)
 
     def _step_restarted(self, event: run_event_pb2.StepRestarted) -> Iterator[Operation]:
-        self._shown = {name for name in self._shown if not name.startswith(event.message_id)}
+        self._element_ids = {
+            name for name in self._element_ids if not name.startswith(event.message_id)
+        }
         yield remove(event.message_id)
         reason = event.reason or "The model is asked again."
         if not event.given_up:

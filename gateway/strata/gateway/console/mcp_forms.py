@@ -113,7 +113,7 @@ def server_in(form: FormFields, stored: pb.McpServer | None = None) -> pb.McpSer
     Raises:
         InvalidArgumentError: A field has a wrong value.
     """
-    stored_values = _Kept(stored or pb.McpServer())
+    stored_values = _StoredValues(stored or pb.McpServer())
     server = pb.McpServer(
         url=stored_values.url(form.text("url").strip()),
         command=[stored_values.argument(line) for line in _lines(form, "command")],
@@ -156,23 +156,23 @@ def transport_in(form: FormFields) -> pb.McpTransport.ValueType:
     return TRANSPORTS[transport]
 
 
-class _Kept:
+class _StoredValues:
     """Finds the stored values that a form hides, by their placeholders."""
 
     def __init__(self, stored: pb.McpServer) -> None:
         self._stored = stored
-        self._shown = without_credentials(stored)
+        self._redacted = without_credentials(stored)
         self._credentials = _credentials_of(stored)
 
     def url(self, text: str) -> str:
         """Returns the URL in a text of the form, with placeholders replaced."""
-        if text == self._shown.url:
+        if text == self._redacted.url:
             return str(self._stored.url)
         return self._with_credentials("server.url", text, quoted=True)
 
     def argument(self, text: str) -> str:
         """Returns the argument of the command in a line of the form, with placeholders replaced."""
-        arguments = zip(_shown_arguments(self._shown), self._stored.command, strict=True)
+        arguments = zip(_shown_arguments(self._redacted), self._stored.command, strict=True)
         for redacted, argument in arguments:
             if text == redacted:
                 return argument
@@ -180,7 +180,7 @@ class _Kept:
 
     def values(self, field: str, pairs: Mapping[str, str]) -> dict[str, str]:
         """Returns the headers or the variables in pairs of the form, with placeholders replaced."""
-        redacted, stored = getattr(self._shown, field), getattr(self._stored, field)
+        redacted, stored = getattr(self._redacted, field), getattr(self._stored, field)
         return {
             name: stored[name]
             if name in stored and text == _on_one_line(name, redacted[name]).strip()

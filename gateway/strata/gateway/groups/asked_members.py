@@ -70,7 +70,7 @@ class AskedMembers:
         self._project_id = project_id
         self._run_id = run_id
         self._members = {member.agent_id: member for member in members}
-        self._places = {member.agent_id: position for position, member in enumerate(members)}
+        self._positions = {member.agent_id: position for position, member in enumerate(members)}
         self._events: asyncio.Queue[tuple[AskedTurn | None, RunEvent | Exception | None]]
         self._events = asyncio.Queue(_EVENTS_AHEAD)
         self._followed: dict[str, asyncio.Task[None]] = {}
@@ -167,7 +167,7 @@ class AskedMembers:
                 if run.run_id not in self._followed:
                     earlier = self._calls_by_member[run.agent_id] * len(self._members)
                     self._calls_by_member[run.agent_id] += 1
-                    number = earlier + self._places[run.agent_id] + 1
+                    number = earlier + self._positions[run.agent_id] + 1
                     self._follow(AskedTurn(member, run.run_id, number), run.run_id)
                 if wait and run.state.final and run.run_id not in self._finished_runs:
                     self._awaited.add(run.run_id)

@@ -35,7 +35,7 @@ class GroupMessages:
 
     def __init__(self, messages: Sequence[MessageInput]) -> None:
         self._messages = [ExchangeMessage(message) for message in messages]
-        self._shown: dict[str, int] = {}
+        self._seen_counts: dict[str, int] = {}
 
     def add_reply(self, member: GroupMember, text: str, taint: Labels) -> None:
         """Adds the reply of a member, unless it is blank.
@@ -52,12 +52,12 @@ class GroupMessages:
 
     def unseen_by(self, agent_id: str) -> Sequence[ExchangeMessage]:
         """Returns the messages of others that an agent has not seen."""
-        unseen = self._messages[self._shown.get(agent_id, 0) :]
+        unseen = self._messages[self._seen_counts.get(agent_id, 0) :]
         return [message for message in unseen if message.sender_agent_id != agent_id]
 
     def note_shown(self, agent_id: str) -> None:
         """Marks all messages so far as seen by an agent."""
-        self._shown[agent_id] = len(self._messages)
+        self._seen_counts[agent_id] = len(self._messages)
 
 
 def named_message(member: GroupMember, text: str, taint: Labels) -> MessageInput:

@@ -120,15 +120,15 @@ class RoundRobin(GroupManager):
 
     def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         super().__init__(group, exchange)
-        self._taken = 0
+        self._turn_count = 0
 
     def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
-        if self._taken >= self._max_turns:
+        if self._turn_count >= self._max_turns:
             return None
         members = self.group.members
-        turn = self._turn(members[self._taken % len(members)])
-        self._taken += 1
+        turn = self._turn(members[self._turn_count % len(members)])
+        self._turn_count += 1
         return turn
 
     def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
@@ -145,47 +145,51 @@ class Dynamic(GroupManager):
 
     def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         super().__init__(group, exchange)
-        self._taken = 0
-        self._last = -1
-        self._chosen: int | None = None
+        self._turn_count = 0
+        self._last_position = -1
+        self._chosen_position: int | None = None
         self._repeats = False
-        self._over = False
+        self._has_ended = False
         self._labels = labels_of([member.name for member in group.members])
 
     def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
-        if self._over or self._taken >= self._max_turns:
+        if self._has_ended or self._turn_count >= self._max_turns:
             return None
-        if self._chosen is None:
+        if self._chosen_position is None:
             return self._turn(
                 self.group.manager_agent, ExchangeMessage(self._question()), manager=True
             )
-        self._last, self._chosen = self._chosen, None
-        self._taken += 1
-        return self._turn(self.group.members[self._last])
+        self._last_position, self._chosen_position = self._chosen_position, None
+        self._turn_count += 1
+        return self._turn(self.group.members[self._last_position])
 
     def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
         ended = self.group.manager.termination_token in reply.text
         if not turn.manager:
             self.exchange.add_reply(turn.agent, reply.text, reply.taint)
-            self._over = ended
+            self._has_ended = ended
             return
         choice = self._choice(reply.text)
         if choice is None and ended:
-            self._over = True
+            self._has_ended = True
         elif choice is None and not self._repeats:
             self._repeats = True
         else:
             count = len(self.group.members)
-            self._chosen = (self._last + 1) % count if choice is None else choice
+            self._chosen_position = (self._last_position + 1) % count if choice is None else choice
             self._repeats = False
 
     @property
     def _options(self) -> Sequence[int]:
         """Positions of the members that may reply next; the last author only if it is alone."""
         positions = range(len(self.group.members))
-        return [position for position in positions if position != self._last or len(positions) == 1]
+        return [
+            position
+            for position in positions
+            if position != self._last_position or len(positions) == 1
+        ]
 
     def _choice(self, text: str) -> int | None:
         """Returns the member in an answer, by id or else by name; None if there is none.
@@ -235,15 +239,15 @@ class Paired(GroupManager):
 
     def __init__(self, group: pb.Group, exchange: GroupMessages) -> None:
         super().__init__(group, exchange)
-        self._over = False
+        self._has_ended = False
 
     def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
-        return None if self._over else self._turn(self.group.manager_agent, tool=self._offered)
+        return None if self._has_ended else self._turn(self.group.manager_agent, tool=self._offered)
 
     def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
-        self._over = True
+        self._has_ended = True
 
     def rest(self) -> Sequence[GroupTurn]:
         """See `GroupManager.rest`: members do not get the messages of the user and the manager."""
@@ -282,26 +286,26 @@ class Swarm(GroupManager):
         super().__init__(group, exchange)
         ids = [member.agent_id for member in group.members]
         self.hand_overs = 0
-        self._place = ids.index(holder) if holder in ids else 0
-        self._taken = 0
-        self._over = False
+        self._holder_position = ids.index(holder) if holder in ids else 0
+        self._turn_count = 0
+        self._has_ended = False
         self._note: ExchangeMessage | None = None
 
     @property
     def holder(self) -> pb.GroupMember:
         """The member that holds the conversation now."""
-        return self.group.members[self._place]
+        return self.group.members[self._holder_position]
 
     def next_turn(self) -> GroupTurn | None:
         """See `GroupManager.next_turn`."""
-        if self._over or self._taken >= self._max_turns:
+        if self._has_ended or self._turn_count >= self._max_turns:
             return None
-        self._taken += 1
+        self._turn_count += 1
         holder, tool = self.holder, None
         other_members = [
             member for member in self.group.members if member.agent_id != holder.agent_id
         ]
-        if other_members and self._taken < self._max_turns:
+        if other_members and self._turn_count < self._max_turns:
             tool = _tool(HAND_OVER, other_members)
         notes = () if self._note is None else (self._note,)
         return self._turn(holder, *notes, tool=tool)
@@ -309,11 +313,11 @@ class Swarm(GroupManager):
     def note_reply(self, turn: GroupTurn, reply: TurnReply) -> None:
         """See `GroupManager.note_reply`."""
         self.exchange.add_reply(turn.agent, reply.text, reply.taint)
-        position = self._place_of(turn, reply.hand_over)
+        position = self._position_of(turn, reply.hand_over)
         if reply.hand_over is None or position is None:
-            self._over = True
+            self._has_ended = True
             return
-        self._place = position
+        self._holder_position = position
         self.hand_overs += 1
         [label] = labels_of([turn.agent.name])
         text = f"[{label} has handed this conversation over to you. Answer the user now.]"
@@ -322,7 +326,7 @@ class Swarm(GroupManager):
         message = named_message(turn.agent, text, reply.taint)
         self._note = ExchangeMessage(message, turn.agent.agent_id)
 
-    def _place_of(self, turn: GroupTurn, hand_over: HandOver | None) -> int | None:
+    def _position_of(self, turn: GroupTurn, hand_over: HandOver | None) -> int | None:
         if hand_over is None or turn.tool is None:
             return None
         other_members = turn.tool.members

@@ -26,7 +26,7 @@ class ExternalConversations:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._agents: Any = agent_service_pb2_grpc.AgentServiceStub(channel)
-        self._known: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._conversation_ids: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def find(
         self, agent_id: str, external_id: str, metadata: Any, *, or_title: bool = False
@@ -44,7 +44,7 @@ class ExternalConversations:
             grpc.aio.AioRpcError: The external id is not valid, or a call failed.
         """
         key = agent_id, external_id
-        conversation_id = self._known.get(key)
+        conversation_id = self._conversation_ids.get(key)
         if conversation_id is None:
             conversation_id = (
                 await self._stored(agent_id, external_id, metadata)
@@ -55,10 +55,10 @@ class ExternalConversations:
                 )
                 or await self._start(agent_id, external_id, metadata)
             )
-            self._known[key] = conversation_id
-            if len(self._known) > _CACHED:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+            self._conversation_ids[key] = conversation_id
+            if len(self._conversation_ids) > _CACHED:
+                self._conversation_ids.popitem(last=False)
+        self._conversation_ids.move_to_end(key)
         return conversation_id
 
     async def known(self, agent_id: str, external_id: str, metadata: Any) -> str | None:
@@ -67,7 +67,7 @@ class ExternalConversations:
         Raises:
             grpc.aio.AioRpcError: The external id is not valid, or a call failed.
         """
-        cached = self._known.get((agent_id, external_id))
+        cached = self._conversation_ids.get((agent_id, external_id))
         return cached or await self._stored(agent_id, external_id, metadata) or None
 
     async def _stored(self, agent_id: str, external_id: str, metadata: Any) -> str:

@@ -139,7 +139,7 @@ class AgentDirectory:
         self._stub = agent_grpc.AgentServiceStub(channel)
         self._clock = clock
         self._ttl_s = ttl_s
-        self._known: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._valid_until: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
     async def check(self, project_id: str, agent_id: str, conversation_id: str) -> None:
         """Checks that the agent and its conversation exist.
@@ -149,9 +149,9 @@ class AgentDirectory:
         """
         key = (project_id, agent_id, conversation_id)
         now = self._clock.monotonic()
-        until = self._known.get(key)
+        until = self._valid_until.get(key)
         if until is not None and now < until:
-            self._known.move_to_end(key)
+            self._valid_until.move_to_end(key)
             return
         if conversation_id == default_conversation_id(agent_id):
             await self._stub.GetAgent(agent_pb.GetAgentRequest(agent_id=agent_id))
@@ -160,17 +160,17 @@ class AgentDirectory:
             await self._stub.GetContextWindow(
                 agent_pb.GetContextWindowRequest(agent_id=agent_id, conversation_id=conversation_id)
             )
-        self._known[key] = now + self._ttl_s
-        self._known.move_to_end(key)
-        if len(self._known) > _CACHED_AGENTS:
-            self._known.popitem(last=False)
+        self._valid_until[key] = now + self._ttl_s
+        self._valid_until.move_to_end(key)
+        if len(self._valid_until) > _CACHED_AGENTS:
+            self._valid_until.popitem(last=False)
 
     def forget(self, project_id: str, agent_id: str | None = None) -> None:
         """Drops an agent, or all agents of a project, from the cache."""
         forgotten = [
             key
-            for key in self._known
+            for key in self._valid_until
             if key[0] == project_id and (agent_id is None or key[1] == agent_id)
         ]
         for key in forgotten:
-            del self._known[key]
+            del self._valid_until[key]

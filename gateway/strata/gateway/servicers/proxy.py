@@ -101,7 +101,7 @@ class _Forwarder:
     ) -> None:
         self._method = method
         self._start = method.open_on(channel)
-        self._after = after
+        self._after_call = after
         self._after_success = after_success
         self._default = default
         self._around = around
@@ -159,8 +159,8 @@ class _Forwarder:
     def _end_call(self, call: Any) -> None:
         # Cancels the forwarded call if the caller left; a finished call ignores it.
         call.cancel()
-        if self._after is not None:
-            self._after(current_project())
+        if self._after_call is not None:
+            self._after_call(current_project())
 
     async def _refuse(self, error: StrataError, context: Any) -> Never:
         cause = error.__cause__

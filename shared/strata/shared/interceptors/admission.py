@@ -33,7 +33,7 @@ class Slots:
         self._kind = kind
         self._retry_after_s = retry_after_s
         self._limit_of_project = share_of(limit, share)
-        self._taken = 0
+        self._taken_slots = 0
         self._taken_of_project: Counter[str] = Counter()
 
     def take(self, project: str) -> AbstractContextManager[None]:
@@ -45,20 +45,20 @@ class Slots:
         Raises:
             ResourceExhaustedError: There is none left.
         """
-        if self._taken >= self._limit:
+        if self._taken_slots >= self._limit:
             raise self._refusal(f"The server is at its limit of concurrent {self._kind}.")
         if project and self._taken_of_project[project] >= self._limit_of_project:
             raise self._refusal(
                 f"The project has {self._limit_of_project} {self._kind} in progress on this server,"
                 " which is its limit. Try again when some have ended."
             )
-        self._taken += 1
+        self._taken_slots += 1
         self._taken_of_project[project] += 1
         return _Taken(self, project)
 
     def give_back(self, project: str) -> None:
         """Gives a slot back that `take` took."""
-        self._taken -= 1
+        self._taken_slots -= 1
         self._taken_of_project[project] -= 1
         if not self._taken_of_project[project]:
             del self._taken_of_project[project]

@@ -210,7 +210,7 @@ class _Watch:
 
     def __init__(self, attempt: Any, seconds: float) -> None:
         self._attempt = attempt
-        self._over = False
+        self._has_cancelled = False
         self._task = asyncio.current_task()
         self._cancelling = self._task.cancelling() if self._task is not None else 0
         self._timer = asyncio.get_running_loop().call_later(seconds, self._end)
@@ -218,11 +218,11 @@ class _Watch:
     def cancelled_it(self) -> bool:
         task = self._task
         cancel_requests = task.cancelling() if task is not None else 0
-        return self._over and cancel_requests == self._cancelling
+        return self._has_cancelled and cancel_requests == self._cancelling
 
     def stop(self) -> None:
         self._timer.cancel()
 
     def _end(self) -> None:
         # An attempt that has just answered is not cancelled.
-        self._over = bool(self._attempt.cancel())
+        self._has_cancelled = bool(self._attempt.cancel())

@@ -107,7 +107,7 @@ class OtlpSink:
         self._interval_s = interval_s
         self._scope = InstrumentationScope("strata", release())
         self._resources: dict[str, Resource] = {}
-        self._waiting: deque[Span] = deque()
+        self._unsent: deque[Span] = deque()
         self._wake = threading.Event()
         self._closing = False
         self._failing = False
@@ -122,11 +122,11 @@ class OtlpSink:
 
     def add(self, span: Span) -> None:
         """Takes a span that has ended."""
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._unsent) >= MAX_WAITING:
             self._dropped.inc()
             return
-        self._waiting.append(span)
-        if len(self._waiting) == BATCH:
+        self._unsent.append(span)
+        if len(self._unsent) == BATCH:
             self._wake.set()
 
     async def close(self) -> None:
@@ -144,13 +144,13 @@ class OtlpSink:
             self._wake.clear()
             # Read first: spans that are added later than the end is set are not expected.
             closing = self._closing
-            while self._waiting:
+            while self._unsent:
                 self._send()
             if closing:
                 return
 
     def _send(self) -> None:
-        waiting = self._waiting
+        waiting = self._unsent
         batch = [waiting.popleft() for _ in range(min(len(waiting), BATCH))]
         try:
             result = self._exporter.export([self._converted(span) for span in batch])

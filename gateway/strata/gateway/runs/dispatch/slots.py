@@ -21,7 +21,7 @@ class RunSlots:
     def __init__(self, slots: int, most: int | None = None) -> None:
         self._slots = slots
         self._most = share_of(slots, SHARE) if most is None else most
-        self._held: Counter[str] = Counter()
+        self._held_by_project: Counter[str] = Counter()
         self._used = 0
 
     @property
@@ -42,20 +42,20 @@ class RunSlots:
     @property
     def held(self) -> Mapping[str, int]:
         """Number of used slots by project, without projects that use none."""
-        return self._held
+        return self._held_by_project
 
     def has_slot(self, project_id: str) -> bool:
         """Whether one more run of a project may start."""
-        return self._used < self._slots and self._held[project_id] < self._most
+        return self._used < self._slots and self._held_by_project[project_id] < self._most
 
     def take(self, project_id: str) -> None:
         """Takes a slot, even if none is free: a claimed run must be executed."""
         self._used += 1
-        self._held[project_id] += 1
+        self._held_by_project[project_id] += 1
 
     def release(self, project_id: str) -> None:
         """Releases a slot."""
         self._used -= 1
-        self._held[project_id] -= 1
-        if not self._held[project_id]:
-            del self._held[project_id]
+        self._held_by_project[project_id] -= 1
+        if not self._held_by_project[project_id]:
+            del self._held_by_project[project_id]

@@ -86,11 +86,11 @@ class LiveRun:
         self._stored_progress = self.progress
         self._payload = dispatch.payload
         self._kind = run.kind
-        self._tended: TendedTurn | None = None
-        self._read: TranscriptRead | None = None
+        self._tended_turn: TendedTurn | None = None
+        self._transcript_read: TranscriptRead | None = None
         self._writing = asyncio.Lock()
         self._flush_timer = FlushTimer()
-        self._lost: LeaseLostError | None = None
+        self._lost_lease: LeaseLostError | None = None
 
     @property
     def project_id(self) -> str:
@@ -152,8 +152,8 @@ class LiveRun:
             StrataError: The database failed.
         """
         async with self._writing:
-            if self._lost is not None:
-                raise self._lost
+            if self._lost_lease is not None:
+                raise self._lost_lease
             self.fence = await self._store.redispatch(self.fence)
             # A model call of the lost dispatch no longer gets a reply.
             self._model_calls.end_open_call(self._elapsed_ms())
@@ -164,8 +164,8 @@ class LiveRun:
         Raises:
             LeaseLostError: Another gateway holds the run now.
         """
-        if self._lost is not None:
-            raise self._lost
+        if self._lost_lease is not None:
+            raise self._lost_lease
         kind = event.WhichOneof("event")
         if event.HasField("member"):
             # A later attempt relays the members' runs again from their first event.
@@ -187,8 +187,8 @@ class LiveRun:
         self._add(event, kind)
         while self._unstored.is_full:
             await self._flush()
-            if self._lost is not None:
-                raise self._lost
+            if self._lost_lease is not None:
+                raise self._lost_lease
 
     def note_reply(self, reply: turn_service_pb2.ReplyReceived) -> None:
         """Records the tokens of a model call, whose step may be lost before it is stored."""
@@ -212,11 +212,11 @@ class LiveRun:
             buffer = MessageBuffer(
                 wire.after_sequence, wire.until_sequence, wire.until_message_id, wire.full
             )
-        self._tended = TendedTurn(tended.memory_agent_id, tended.frequency, buffer=buffer)
+        self._tended_turn = TendedTurn(tended.memory_agent_id, tended.frequency, buffer=buffer)
 
     def note_transcript_read(self, read: turn_service_pb2.TranscriptRead) -> None:
         """Records how far the run reads its range."""
-        self._read = TranscriptRead(read.until_sequence, read.until_message_id)
+        self._transcript_read = TranscriptRead(read.until_sequence, read.until_message_id)
 
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool
@@ -235,8 +235,8 @@ class LiveRun:
         """
         self._flush_timer.stop()
         async with self._writing:
-            if self._lost is not None:
-                raise self._lost
+            if self._lost_lease is not None:
+                raise self._lost_lease
             if self._progress.unstored_text:
                 # It stays in the log if the database fails, so a repeated call adds no second one.
                 restarted = self._withdrawal(_NOT_STORED, given_up=True)
@@ -284,7 +284,7 @@ class LiveRun:
             taint_of(finished.taint),
             tended=None if waits else self._finished_turn(),
             reads_transcript=self._kind is RunKind.SLEEPTIME,
-            read=self._read,
+            read=self._transcript_read,
         )
         if self._progress.has_effects:
             return ending
@@ -292,10 +292,10 @@ class LiveRun:
 
     def _finished_turn(self) -> TendedTurn | None:
         message_id, sequence = self._progress.last_message
-        if self._tended is None or sequence < 0:
+        if self._tended_turn is None or sequence < 0:
             # A turn without a stored reply is read with the next turn.
             return None
-        return replace(self._tended, message_id=message_id, sequence=sequence)
+        return replace(self._tended_turn, message_id=message_id, sequence=sequence)
 
     async def flush(self) -> None:
         """Tries once to store the unstored events."""
@@ -388,13 +388,13 @@ class LiveRun:
     async def _flush(self) -> None:
         async with self._writing:
             batch, progress = self._unstored.batch(), self.progress
-            if not batch or self._lost is not None or self.finished:
+            if not batch or self._lost_lease is not None or self.finished:
                 return
             try:
                 progressed = progress != self._stored_progress
                 await self._store.append(self.fence, batch, progressed=progressed)
             except LeaseLostError as error:
-                self._lost = error
+                self._lost_lease = error
                 return
             except Exception as error:  # noqa: BLE001 - nothing may be shown that is not stored
                 _log.warning("events not stored yet", run_id=self.fence.run_id, error=repr(error))

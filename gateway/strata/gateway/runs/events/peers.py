@@ -28,12 +28,12 @@ class Peers:
     """
 
     def __init__(self, own_address: str) -> None:
-        self._own = own_address
+        self._own_address = own_address
         self._channels: OrderedDict[str, tuple[ChannelFactory, grpc.aio.Channel]] = OrderedDict()
 
     def knows(self, address: str) -> bool:
         """Whether an address belongs to another gateway."""
-        return bool(address) and address != self._own
+        return bool(address) and address != self._own_address
 
     async def follow(
         self, address: str, run_id: str, after: int, *, tokens: bool

@@ -230,9 +230,9 @@ class PostgresClaims(RunTables):
     def __init__(self, database: Database, worker: Database, terms: LeaseTerms) -> None:
         super().__init__(database, worker, terms)
         # The next claim begins with the project after this one.
-        self._after = ""
+        self._last_project = ""
         # The last project of the previous claim of runs of memory agents.
-        self._memory_after = ""
+        self._last_memory_project = ""
 
     async def claim(
         self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
@@ -245,7 +245,7 @@ class PostgresClaims(RunTables):
         # If no run of the searched projects can start, the next statement searches the projects
         # after them.
         for _ in range(_CLAIM_STATEMENTS):
-            before = self._after
+            before = self._last_project
             values = {
                 **self._terms.parameters(),
                 "limit": limit - len(claimed),
@@ -264,8 +264,8 @@ class PostgresClaims(RunTables):
             started = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
             claimed += started
             counts.update(project_id for project_id, _ in started)
-            self._after = _next_turn(rows, before, limit=values["limit"])
-            if len(claimed) >= limit or not (self._after or before):
+            self._last_project = _next_turn(rows, before, limit=values["limit"])
+            if len(claimed) >= limit or not (self._last_project or before):
                 break
         return claimed
 
@@ -275,10 +275,10 @@ class PostgresClaims(RunTables):
         """See `MemoryRunStore.claim_memory_runs`."""
         if not (await self._worker.system_query(ANY_MEMORY_RUN_TO_CLAIM))[0][0]:
             return []
-        before = self._memory_after
+        before = self._last_memory_project
         rows = await self._claim_memory_runs(limit, held, most, budget)
         # The next claim continues after the last of these projects, or from the first one.
-        self._memory_after = max((project_id for project_id, _ in rows), default="")
+        self._last_memory_project = max((project_id for project_id, _ in rows), default="")
         if not rows and before:
             return await self.claim_memory_runs(limit, held=held, most=most, budget=budget)
         return rows
@@ -292,7 +292,7 @@ class PostgresClaims(RunTables):
             "held_projects": list(held),
             "held_counts": list(held.values()),
             "most": most,
-            "after": self._memory_after,
+            "after": self._last_memory_project,
             "projects": _CLAIM_PROJECTS,
             "project_tokens": budget.project,
             "server_tokens": budget.server,

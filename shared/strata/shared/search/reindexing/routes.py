@@ -28,7 +28,7 @@ class StoredRoutes:
         self._ledger = ledger
         self._slot = slot_of(collection)
         self._first = first_generation(collection, models)
-        self._known: Serving | None = None
+        self._cached: Serving | None = None
         self._until = 0.0
         self._asking = asyncio.Lock()
 
@@ -40,12 +40,12 @@ class StoredRoutes:
         async with self._asking:
             if not fresh and (known := self._remembered()):
                 return known
-            self._known = await self._ledger.serving(self._slot) or self._first
+            self._cached = await self._ledger.serving(self._slot) or self._first
             self._until = asyncio.get_running_loop().time() + _REMEMBERED_S
-            return self._known
+            return self._cached
 
     def _remembered(self) -> Serving | None:
-        return self._known if asyncio.get_running_loop().time() < self._until else None
+        return self._cached if asyncio.get_running_loop().time() < self._until else None
 
     async def written(self) -> Sequence[Serving]:
         """See `Routes.written`."""
@@ -63,20 +63,20 @@ class GenerationsByModel:
     def __init__(self, ledger: Ledger, collection: Collection) -> None:
         self._ledger = ledger
         self._prefix = f"{collection.name}:"
-        self._known: list[Serving] = []
+        self._cached: list[Serving] = []
         self._until = 0.0
 
     async def all(self, *, fresh: bool = False) -> Sequence[Serving]:
         """Returns all generations; ``fresh`` bypasses the cache."""
         now = asyncio.get_running_loop().time()
         if fresh or now >= self._until:
-            self._known = await self._ledger.slots(self._prefix)
+            self._cached = await self._ledger.slots(self._prefix)
             self._until = now + _REMEMBERED_S
-        return self._known
+        return self._cached
 
     async def knows(self, generation: Serving) -> bool:
         """Returns whether a generation is known."""
-        return generation in self._known or generation in await self.all(fresh=True)
+        return generation in self._cached or generation in await self.all(fresh=True)
 
     async def add(self, generation: Serving) -> None:
         """Adds a generation."""

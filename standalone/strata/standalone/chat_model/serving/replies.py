@@ -46,28 +46,28 @@ class TextAssembler:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        self._held = ""
+        self._held_text = ""
         self.stopped = False
 
     def feed(self, data: bytes, *, final: bool = False) -> str:
         """Adds the bytes of a token; returns the text that can be sent now."""
         if self.stopped:
             return ""
-        self._held += self._decode(data, final)
-        starts = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        self._held_text += self._decode(data, final)
+        starts = [at for stop in self._stops if (at := self._held_text.find(stop)) >= 0]
         if starts:
             self.stopped = True
-            ready, self._held = self._held[: min(starts)], ""
+            ready, self._held_text = self._held_text[: min(starts)], ""
             return ready
         keep = 0 if final else max(map(self._overlap, self._stops), default=0)
-        ready = self._held[: len(self._held) - keep]
-        self._held = self._held[len(self._held) - keep :]
+        ready = self._held_text[: len(self._held_text) - keep]
+        self._held_text = self._held_text[len(self._held_text) - keep :]
         return ready
 
     def _overlap(self, stop: str) -> int:
         """Returns the length of the longest suffix of the held text that may start a stop text."""
-        longest = min(len(stop) - 1, len(self._held))
-        return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)
+        longest = min(len(stop) - 1, len(self._held_text))
+        return next((n for n in range(longest, 0, -1) if self._held_text.endswith(stop[:n])), 0)
 
 
 @dataclass
