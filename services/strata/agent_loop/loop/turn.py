@@ -57,7 +57,7 @@ from strata.agent_loop.loop.failures import (
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.shield import CLEANUP_S, shielded
-from strata.agent_loop.loop.steps import Steps
+from strata.agent_loop.loop.steps import Steps, TurnStart
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.memory_inputs.documents import document_input
@@ -249,7 +249,8 @@ class Turn:
             _log.warning("a cancelled step cannot be stored", run_id=self._key.run_id)
             return
         rules = self._rules_of(agent, begun)
-        self._steps = self._make_steps(agent, bound, begun, toolset, rules)
+        start = TurnStart(agent, bound, begun, toolset, rules)
+        self._steps = Steps(self._ports, self._request, self._sink, self._control, start)
         await self._steps.settle()
 
     async def _end(self, stop: StopReason, failure: RunFailure | None) -> None:
@@ -406,7 +407,8 @@ class Turn:
             return finished
         if isinstance(bound, ModelError):
             raise from_model_error(bound)
-        self._steps = self._make_steps(agent, bound, begun, toolset, rules, stats)
+        start = TurnStart(agent, bound, begun, toolset, rules, stats)
+        self._steps = Steps(self._ports, self._request, self._sink, self._control, start)
         return await self._steps.run(section)
 
     def _rules_of(self, agent: Agent, begun: BegunTurn) -> TurnRules:
@@ -423,28 +425,6 @@ class Turn:
             raise InvalidArgumentError(
                 f"The schema of the response format cannot be used: it {error}."
             ) from error
-
-    def _make_steps(
-        self,
-        agent: Agent,
-        bound: BoundModel,
-        begun: BegunTurn,
-        toolset: ToolSet,
-        rules: TurnRules,
-        stats: ArchivalStats | None = None,
-    ) -> Steps:
-        return Steps(
-            self._ports,
-            self._request,
-            self._sink,
-            agent,
-            bound,
-            begun,
-            toolset,
-            rules,
-            self._control,
-            stats,
-        )
 
     def _remaining(self) -> float | None:
         if self._request.remaining_s is None:
