@@ -17,6 +17,7 @@ from strata.core_memory.files.domain.grep import (
     GrepPage,
     GrepQuery,
     Survey,
+    TextPage,
     TextStore,
     check_query,
 )
@@ -133,7 +134,7 @@ class Grep:
         while True:
             pages = await self._store.grep_pages(keys, after, count)
             hits = await _in_thread(pattern, pages, MAX_MATCHES - len(survey.hits), expired)
-            survey.hits += [(group[ordinal], line) for ordinal, line in hits]
+            survey.hits += [(group[content_index], line) for content_index, line in hits]
             if expired():
                 survey.stopped = (
                     "The search ran out of time before the last file; use include or a "
@@ -141,7 +142,7 @@ class Grep:
                 )
             if survey.is_full or survey.stopped or len(pages) < count:
                 return
-            after = pages[-1][:2]
+            after = (pages[-1].content_index, pages[-1].page)
 
     async def _touch(self, agent_id: str, files: Sequence[GrepFile], survey: Survey) -> None:
         used = {files[index].id for index, _ in survey.hits if files[index].is_open}
@@ -160,31 +161,31 @@ class Grep:
 
 async def _in_thread(
     pattern: LinePattern,
-    pages: Sequence[tuple[int, int, int, str]],
+    pages: Sequence[TextPage],
     limit: int,
     expired: Callable[[], bool],
 ) -> list[tuple[int, int]]:
-    given_up = False
+    cancelled = False
 
     def search() -> list[tuple[int, int]]:
-        return list(islice(_hits(pattern, pages, limit, lambda: given_up or expired()), limit))
+        return list(islice(_hits(pattern, pages, limit, lambda: cancelled or expired()), limit))
 
     try:
         return await asyncio.to_thread(search)
     finally:
         # A thread cannot be cancelled, so it polls this.
-        given_up = True
+        cancelled = True
 
 
 def _hits(
     pattern: LinePattern,
-    pages: Sequence[tuple[int, int, int, str]],
+    pages: Sequence[TextPage],
     limit: int,
     expired: Callable[[], bool],
 ) -> Iterator[tuple[int, int]]:
-    for ordinal, _, first_line, text in pages:
-        for line in pattern.lines(text, limit=limit, expired=expired):
-            yield ordinal, first_line + line
+    for page in pages:
+        for line in pattern.lines(page.text, limit=limit, expired=expired):
+            yield page.content_index, page.first_line + line
 
 
 def _groups(files: Sequence[GrepFile], survey: Survey) -> Iterator[list[int]]:
