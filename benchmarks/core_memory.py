@@ -126,14 +126,14 @@ async def compile_big(bench: Bench) -> None:
                 block_pb.UpdateBlockRequest(block_id=next(changing), value=value)
             )
             await times.take(service, request)
-        shown = len((await service.context.Compile(request)).memory_section)
-    if shown < _BLOCKS * _CHARS:
+        section_chars = len((await service.context.Compile(request)).memory_section)
+    if section_chars < _BLOCKS * _CHARS:
         raise RuntimeError("not everything is shown")
     bench.report.add(
         *times.rows(
             f"{_BLOCKS} blocks, {_FILES} files",
             BIG_TARGET_MS,
-            f"{shown / 1000:.0f},000 characters, one block changed",
+            f"{section_chars / 1000:.0f},000 characters, one block changed",
         )
     )
 

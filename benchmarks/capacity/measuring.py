@@ -170,7 +170,7 @@ def rpcs_of(spans: Sequence[CollectedSpan], turns: int) -> list[Rpc]:
         spans: Spans of all traces.
         turns: Number of turns that they are of.
     """
-    wanted = {span.trace_id for span in spans if span.name.endswith("/SendMessage")}
+    trace_ids = {span.trace_id for span in spans if span.name.endswith("/SendMessage")}
     children: defaultdict[str, list[CollectedSpan]] = defaultdict(list)
     for span in spans:
         children[span.parent_id].append(span)
@@ -178,7 +178,7 @@ def rpcs_of(spans: Sequence[CollectedSpan], turns: int) -> list[Rpc]:
     owns: Counter[tuple[str, str]] = Counter()
     calls: Counter[tuple[str, str]] = Counter()
     for span in spans:
-        if span.trace_id in wanted and span.kind == "SERVER":
+        if span.trace_id in trace_ids and span.kind == "SERVER":
             key = span.service, span.name.rpartition(".")[2]
             calls[key] += 1
             totals[key] += span.end_ns - span.start_ns

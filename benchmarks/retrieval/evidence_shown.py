@@ -55,8 +55,8 @@ def _share(content: str, text: str) -> float:
         return 1.0
     sentences = [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
     whole = sum(map(len, sentences))
-    held = sum(len(part) for part in sentences if _inside_json(part) in content)
-    return held / whole if whole else 0.0
+    shown_chars = sum(len(part) for part in sentences if _inside_json(part) in content)
+    return shown_chars / whole if whole else 0.0
 
 
 def _inside_json(text: str) -> str:

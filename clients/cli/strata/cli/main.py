@@ -182,8 +182,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from strata.shared.release import release  # noqa: PLC0415 - start-up
 
         typer.echo(f"strata {release()}")

@@ -403,11 +403,11 @@ async def connect(
         yield client
 
 
-async def _check_project(client: Client, wanted: str) -> None:
+async def _check_project(client: Client, expected: str) -> None:
     project = (await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())).project
-    if wanted not in {project.id, project.name}:
+    if expected not in {project.id, project.name}:
         raise PermissionDeniedError(
-            f"The API key belongs to the project {project.name!r}, not to {wanted!r}.",
+            f"The API key belongs to the project {project.name!r}, not to {expected!r}.",
             reason=Reason.CREDENTIALS_INVALID,
             metadata={"project": project.id},
         )

@@ -78,10 +78,10 @@ class PromptBudget:
         Raises:
             InvalidArgumentError: ``INVALID_FIELD``; the message has the largest possible value.
         """
-        left = max(0, self.files_bytes)
+        available = max(0, self.files_bytes)
         most = {
-            "max_files_open": (agent.max_files_open, left // SMALLEST_FILE_BYTES),
-            "per_file_view_window_char_limit": (agent.per_file_view_window_char_limit, left),
+            "max_files_open": (agent.max_files_open, available // SMALLEST_FILE_BYTES),
+            "per_file_view_window_char_limit": (agent.per_file_view_window_char_limit, available),
         }
         violations = [
             FieldViolation(
@@ -172,6 +172,6 @@ def budget_of(
 
 def _rules_bytes(agent: Agent) -> int:
     rules = rules_in_force(agent.tools, agent.tool_rules)
-    shown = [rule_element(rule.sentence) + "\n" for rule in rules if rule.sentence is not None]
-    sizes = [max(_RULE_BYTES, len(element.encode("utf-8", "replace"))) for element in shown]
+    elements = [rule_element(rule.sentence) + "\n" for rule in rules if rule.sentence is not None]
+    sizes = [max(_RULE_BYTES, len(element.encode("utf-8", "replace"))) for element in elements]
     return _RULES_BYTES + sum(sizes) if sizes else 0

@@ -97,11 +97,13 @@ class ManualCompaction:
         before = token_budget.estimate(fixed + held)
         summarizer = Summarizer(self._models, self._tokens, agent, bound)
         compactor = Compactor(agent, summarizer, self._recall, self._clock, self._telemetry)
-        done = await compactor.compact(window, view, _space(inspected, token_budget), None)
-        if done is None:
+        compacted = await compactor.compact(window, view, _space(inspected, token_budget), None)
+        if compacted is None:
             return CompactionResult(None, before, before)
         return CompactionResult(
-            done.summary, before, token_budget.estimate(fixed + view.size(done.window.messages[1:]))
+            compacted.summary,
+            before,
+            token_budget.estimate(fixed + view.size(compacted.window.messages[1:])),
         )
 
 

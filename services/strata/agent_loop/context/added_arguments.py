@@ -90,13 +90,13 @@ def take_out(call: ToolCall, names: Collection[str], *, heartbeat: bool) -> Take
         return TakenOut(call)
     if not isinstance(arguments, dict):
         return TakenOut(call)
-    kept = {name: value for name, value in arguments.items() if name not in names}
+    remaining = {name: value for name, value in arguments.items() if name not in names}
     thought = arguments.get(THINKING, "") if THINKING in names else ""
-    asked = HEARTBEAT in names and str(arguments.get(HEARTBEAT, "")).lower() == "true"
+    is_requested = HEARTBEAT in names and str(arguments.get(HEARTBEAT, "")).lower() == "true"
     text = call.arguments
-    if len(kept) < len(arguments):
-        text = json.dumps(kept, ensure_ascii=False)
-    flag = asked if HEARTBEAT in names and (asked or heartbeat) else None
+    if len(remaining) < len(arguments):
+        text = json.dumps(remaining, ensure_ascii=False)
+    flag = is_requested if HEARTBEAT in names and (is_requested or heartbeat) else None
     thought = thought if isinstance(thought, str) else json.dumps(thought, ensure_ascii=False)
     call = replace(call, arguments=text, request_heartbeat=flag)
     return TakenOut(call, thought)
@@ -156,8 +156,8 @@ def _shown(call: ToolCall, thoughts: bool, thought: str) -> ToolCall:
     first = {THINKING: thought} if thoughts else {}
     flag = call.request_heartbeat
     last = {} if flag is None else {HEARTBEAT: flag}
-    whole = {**first, **arguments, **last}
-    return replace(call, arguments=json.dumps(whole, ensure_ascii=False, indent=2))
+    all_arguments = {**first, **arguments, **last}
+    return replace(call, arguments=json.dumps(all_arguments, ensure_ascii=False, indent=2))
 
 
 class ArgumentsStream:

@@ -207,7 +207,7 @@ class ModelRequester:
     async def _ask_fallbacks(
         self, name: StepName, window: WorkingWindow, offer: Offer, first: StepFailedError
     ) -> ModelReply:
-        others: dict[str, str] = {}
+        fallback_errors: dict[str, str] = {}
         failed, failed_handle = first, self._chain.handle
         while self._chain.has_next:
             upcoming = self._chain.upcoming
@@ -215,7 +215,7 @@ class ModelRequester:
                 await self._chain.advance()
             except ModelError as error:
                 _log.warning("a fallback model cannot be used", model=upcoming, error=str(error))
-                others[upcoming] = error.message
+                fallback_errors[upcoming] = error.message
                 continue
             self._measure()
             await self._restart(
@@ -230,8 +230,8 @@ class ModelRequester:
                 return await self._ask_current(name, window, offer)
             except StepFailedError as error:
                 failed, failed_handle = error, upcoming
-                others[upcoming] = error.failure.message
-        failed = all_failed(first, others)
+                fallback_errors[upcoming] = error.failure.message
+        failed = all_failed(first, fallback_errors)
         await self._give_up(name, failed)
         raise failed
 
@@ -438,20 +438,20 @@ class ModelRequester:
             return
         before = fixed + self._view.size(window.messages[1:])
         try:
-            done = await self._compact(window.stored, self._view, max_bytes - fixed)
+            compacted = await self._compact(window.stored, self._view, max_bytes - fixed)
         except AbortedError as error:
             if error.reason is not Reason.REVISION_MISMATCH:
                 raise
             # Others keep changing the window; the next step tries again.
             _log.warning("the window changed during compaction", error=repr(error))
             return
-        if done is None:
+        if compacted is None:
             return
-        window.compacted(done.window)
+        window.compacted(compacted.window)
         after = self._view.size(window.messages) + tools_bytes(offer.schemas)
         await self._sink.emit(
             WindowCompacted(
-                done.summary,
+                compacted.summary,
                 self._token_budget.estimate(before),
                 self._token_budget.estimate(after),
             )

@@ -283,10 +283,10 @@ class StepCalls:
         return self._record.effects.get(call.id, ToolEffect.UNDECLARED)
 
     def _own_result(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
-        context, (made, results) = self._context, self._nested(call.id)
-        text = with_calls(text, made)
+        context, (nested_calls, results) = self._context, self._nested(call.id)
+        text = with_calls(text, nested_calls)
         result = own_result(call, status, text, context.clock.now(), context.agent.timezone)
-        return joined(result, made, results)
+        return joined(result, nested_calls, results)
 
     def _nested(self, call_id: str) -> NestedState:
         nested = self._progress.code.get(call_id)

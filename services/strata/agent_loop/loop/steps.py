@@ -236,9 +236,11 @@ class Steps:
         known_results, grants = None, None
         if self._open_requests:
             now, zone = self._ports.clock.now(), self._start.agent.timezone
-            asked = self._open_requests[0].up_to(self._key.run_id)
-            known_results = asked.known_results(self._key.run_id, now, zone, self._start.tools)
-            grants = asked.granted(self._key.run_id)
+            open_request = self._open_requests[0].up_to(self._key.run_id)
+            known_results = open_request.known_results(
+                self._key.run_id, now, zone, self._start.tools
+            )
+            grants = open_request.granted(self._key.run_id)
             self._settling = True
             self.settled += 1
         rules = self._rules.of(record, grants)
@@ -251,12 +253,12 @@ class Steps:
     async def _make_steps(self, section: MemorySection) -> StopReason:
         resumed = self._journalled
         self._memory.show(section)
-        for asked in self._open_requests:
+        for open_request in self._open_requests:
             self._control.check_attached()
             self.step += 1
             self.settled += 1
-            stop = await self._settle(asked, resumed)
-            if stop is not None and not self._concerns_earlier_run(asked, stop):
+            stop = await self._settle(open_request, resumed)
+            if stop is not None and not self._concerns_earlier_run(open_request, stop):
                 return stop
             resumed = None
         while self.step < self._last_step:
@@ -268,10 +270,10 @@ class Steps:
             resumed = None
         return StopReason.MAX_STEPS
 
-    def _concerns_earlier_run(self, asked: OpenRequest, stop: StopReason) -> bool:
+    def _concerns_earlier_run(self, open_request: OpenRequest, stop: StopReason) -> bool:
         """Returns whether the stop concerns an earlier run only; this run must still reply."""
         ends = stop in (StopReason.END_TURN, StopReason.TOOL_RULE)
-        return ends and asked.answered_by != self._key.run_id
+        return ends and open_request.answered_by != self._key.run_id
 
     @property
     def _last_step(self) -> int:
@@ -282,31 +284,36 @@ class Steps:
         answer = self._request.approval
         if answer is None or self.settled:
             return
-        if all(asked.request.approval_id != answer.approval_id for asked in self._open_requests):
+        if all(
+            open_request.request.approval_id != answer.approval_id
+            for open_request in self._open_requests
+        ):
             raise nothing_to_answer(answer.approval_id)
 
-    async def _settle(self, asked: OpenRequest, resumed: StepRecord | None) -> StopReason | None:
+    async def _settle(
+        self, open_request: OpenRequest, resumed: StepRecord | None
+    ) -> StopReason | None:
         """Settles an approval request: runs the approved calls and stores all results."""
         now, zone = self._ports.clock.now(), self._start.agent.timezone
         if resumed is not None:
             # This run has journalled the calls, so its response counts.
-            asked = asked.up_to(self._key.run_id)
+            open_request = open_request.up_to(self._key.run_id)
         else:
-            asked = await decided(asked, self._ports.journal, self._key, now)
+            open_request = await decided(open_request, self._ports.journal, self._key, now)
         record = resumed or StepRecord(
             self.step,
-            asked.message.step_id or new_id("step"),
+            open_request.message.step_id or new_id("step"),
             new_id("message"),
-            asked.message.model,
-            asked.reply,
-            effects(asked.reply, self._memory.toolset),
+            open_request.message.model,
+            open_request.reply,
+            effects(open_request.reply, self._memory.toolset),
             {},
             # The taint is the same as for the reply: nothing was added to its context since.
-            replace(self._prompt_limits(), taint=taint_of(asked.message.labels)),
+            replace(self._prompt_limits(), taint=taint_of(open_request.message.labels)),
             self._rules.rules,
         )
-        rules = self._rules.of(record, asked.granted(self._key.run_id))
-        known_results = asked.known_results(self._key.run_id, now, zone, self._start.tools)
+        rules = self._rules.of(record, open_request.granted(self._key.run_id))
+        known_results = open_request.known_results(self._key.run_id, now, zone, self._start.tools)
         for result in known_results.values():
             await self._sink.emit(ToolFinished(result))
         self._settling = True
@@ -324,11 +331,11 @@ class Steps:
                 step, resumed.step_id, resumed.message_id, taint, resumed.model
             )
             self._model_requester.usage += resumed.reply.usage
-        cut = record.reply.finish_reason is FinishReason.LENGTH
+        is_cut_off = record.reply.finish_reason is FinishReason.LENGTH
         rules = self._rules.of(record)
         if not record.reply.tool_calls:
             stop, note = rules.ending(self._messages(record), self._memory.toolset.names)
-            if cut:
+            if is_cut_off:
                 stop, note = StopReason.MAX_TOKENS_EXCEEDED, None
             await self._commit_reply(record, self._messages(record, reminder=note))
             return stop
@@ -337,7 +344,7 @@ class Steps:
             if gated:
                 return await self._ask_person(record, gated)
         stop = await self._run_calls(record, rules, resumed=resumed is not None)
-        return StopReason.MAX_TOKENS_EXCEEDED if stop is None and cut else stop
+        return StopReason.MAX_TOKENS_EXCEEDED if stop is None and is_cut_off else stop
 
     def _prompt_limits(self) -> PromptSnapshot:
         """Returns the limits for calls that open files or search."""
@@ -434,9 +441,9 @@ class Steps:
                 await calls.journal_reply()
                 await calls.run()
                 messages, stop = self._ending(record, rules, calls)
-                cut = record.reply.finish_reason is FinishReason.LENGTH
+                is_cut_off = record.reply.finish_reason is FinishReason.LENGTH
                 outdated = any(map(self._memory.may_be_outdated_by, calls.results))
-                if outdated and stop is None and not cut:
+                if outdated and stop is None and not is_cut_off:
                     # The effects of the calls are stored; the commit changes nothing in memory.
                     compiling = asyncio.create_task(self._memory.compile())
                 await self._commit(record, messages, calls.results, delayed=calls.journal_results)

@@ -200,10 +200,10 @@ class V2Loop:
         if due := end.due:
             return None, REQUIRED_V2.format(", ".join(due))
         # TOOL_RULE shows that the model requested a heartbeat, but a rule ended the turn.
-        asked = any(
+        has_heartbeat = any(
             tool_return.tool_call_id in end.heartbeats for tool_return in end.message.tool_returns
         )
-        return (StopReason.TOOL_RULE if asked else StopReason.END_TURN), None
+        return (StopReason.TOOL_RULE if has_heartbeat else StopReason.END_TURN), None
 
 
 V3 = V3Loop()

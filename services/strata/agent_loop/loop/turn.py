@@ -193,7 +193,7 @@ class Turn:
             return None
         return self._request.transcript
 
-    async def _evict(self, read: TranscriptRange) -> None:
+    async def _evict(self, transcript_range: TranscriptRange) -> None:
         """Takes the archived messages out of the window of the voice agent.
 
         This happens before the run ends, which moves the memory agent's position. If the run is
@@ -207,7 +207,7 @@ class Turn:
             raise nothing_archived()
         with contextlib.suppress(NotFoundError):
             # The conversation may have been deleted.
-            await until_available(lambda: self._ports.recall.evict(read))
+            await until_available(lambda: self._ports.recall.evict(transcript_range))
 
     async def _wait_for_earlier_attempt(self) -> None:
         """Waits while the dispatch before this one finishes its step without a caller.
@@ -369,8 +369,8 @@ class Turn:
     async def _emit_begun(self, begun: BegunTurn) -> None:
         self._has_reported_begin = True
         ids = tuple(message.id for message in begun.inputs)
-        if self._request.reads and (read := read_of(begun.inputs)) is not None:
-            await self._sink.emit(read)
+        if self._request.reads and (transcript_read := read_of(begun.inputs)) is not None:
+            await self._sink.emit(transcript_read)
         await self._sink.emit(
             RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
         )
@@ -400,9 +400,9 @@ class Turn:
         if self._request.approval is not None or _has_reply(begun.committed_messages):
             finished = rules.finished(begun.committed_messages, offered)
         if finished is StopReason.REQUIRES_APPROVAL:
-            asked = begun.committed_messages[-1].approval_request
-            assert asked is not None
-            await self._sink.emit(ApprovalRequested(asked))
+            approval_request = begun.committed_messages[-1].approval_request
+            assert approval_request is not None
+            await self._sink.emit(ApprovalRequested(approval_request))
         if finished is not None:
             return finished
         if isinstance(bound, ModelError):
@@ -417,9 +417,9 @@ class Turn:
         return TurnRules(agent, (*before, *begun.committed_messages), self._json_reply(agent))
 
     def _json_reply(self, agent: Agent) -> JsonReply | None:
-        asked = self._request.response_format or agent.response_format
+        response_format = self._request.response_format or agent.response_format
         try:
-            return asked.json_reply
+            return response_format.json_reply
         except UnusableSchemaError as error:
             # A release that checked schemas less strictly accepted it.
             raise InvalidArgumentError(
@@ -436,26 +436,26 @@ class Turn:
         if self._request.document is not None:
             return await self._document(self._request.document, budget)
         assert self._request.transcript is not None
-        read, recall = self._request.transcript, self._ports.recall
+        transcript_range, recall = self._request.transcript, self._ports.recall
         try:
-            messages = await recall.transcript(read)
+            messages = await recall.transcript(transcript_range)
             if self._archives is None:
-                return read_transcript(messages, read, budget).message
-            window = await recall.get_window(read.conversation_id)
-            return voice_transcript_input(messages, window.messages, read, budget)
+                return read_transcript(messages, transcript_range, budget).message
+            window = await recall.get_window(transcript_range.conversation_id)
+            return voice_transcript_input(messages, window.messages, transcript_range, budget)
         except NotFoundError:
             # The conversation was deleted after the run was queued.
             if self._archives is None:
-                return read_transcript((), read, budget).message
-            return voice_transcript_input((), (), read, budget)
+                return read_transcript((), transcript_range, budget).message
+            return voice_transcript_input((), (), transcript_range, budget)
 
-    async def _document(self, read: DocumentRange, budget: int) -> MessageInput:
+    async def _document(self, document_range: DocumentRange, budget: int) -> MessageInput:
         try:
-            document = await self._ports.memory.read_file(read, budget)
+            document = await self._ports.memory.read_file(document_range, budget)
         except NotFoundError:
             # The file was deleted or its folder detached after the run was queued.
             document = None
-        return document_input(document, read)
+        return document_input(document, document_range)
 
     def _inputs(self) -> list[Message]:
         answer = [

@@ -195,12 +195,12 @@ class _Resolver(AbstractResolver):
 
 def _socket(address: tuple[int | socket.AddressFamily, int, int, str, object]) -> socket.socket:
     family, kind, protocol, *_ = address
-    opened = socket.socket(family, kind, protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    new_socket = socket.socket(family, kind, protocol)
+    new_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
         if (option := getattr(socket, name, None)) is not None:
-            opened.setsockopt(socket.IPPROTO_TCP, option, value)
-    return opened
+            new_socket.setsockopt(socket.IPPROTO_TCP, option, value)
+    return new_socket
 
 
 @lru_cache(maxsize=256)

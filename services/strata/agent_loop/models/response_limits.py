@@ -96,11 +96,14 @@ class _BoundedStream(httpx2.AsyncByteStream, AsyncIterator[bytes]):
             return chunk
         self._size += len(chunk)
         if self._by_event:
-            seen = self._tail + chunk
-            end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in _ENDS)
+            tail_and_chunk = self._tail + chunk
+            end = max(
+                tail_and_chunk.rfind(mark) + len(mark) if mark in tail_and_chunk else 0
+                for mark in _ENDS
+            )
             if end:
-                self._size = min(self._size, len(seen) - end)
-            self._tail = seen[1 - _LONGEST_END :]
+                self._size = min(self._size, len(tail_and_chunk) - end)
+            self._tail = tail_and_chunk[1 - _LONGEST_END :]
         if self._size > self._max_bytes:
             raise _too_long("an event" if self._by_event else "a response", self._max_bytes)
         return chunk

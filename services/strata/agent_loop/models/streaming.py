@@ -144,9 +144,9 @@ class ReplySize:
         if size <= self._left:
             self._left -= size
             return text
-        kept = text.encode("utf-8", "replace")[: self._left].decode("utf-8", "ignore")
+        allowed = text.encode("utf-8", "replace")[: self._left].decode("utf-8", "ignore")
         self.full, self._left = True, 0
-        return kept
+        return allowed
 
     def take_call(self) -> None:
         """Counts a new tool call, which takes memory even if it is empty."""

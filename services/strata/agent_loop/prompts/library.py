@@ -169,8 +169,10 @@ class PromptLibrary:
     def _listed(self, name: str) -> LibraryPrompt | None:
         key = name.removesuffix(_SUFFIX)
         if not _KEY.fullmatch(key):
-            shown = key.encode("utf-8", "replace").decode()
-            return LibraryPrompt(shown, False, "", "The name of the file is not a key of a prompt.")
+            readable_key = key.encode("utf-8", "replace").decode()
+            return LibraryPrompt(
+                readable_key, False, "", "The name of the file is not a key of a prompt."
+            )
         if key in BUILTIN_DESCRIPTIONS:
             return LibraryPrompt(key, False, "", "A built-in prompt has this key: rename the file.")
         return self._read(key)

@@ -155,13 +155,13 @@ def _model(value: Any) -> ModelConfig:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-    return read
+    parsed: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return parsed
 
 
 def _array(value: Any) -> list[dict[str, Any]]:
-    read: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
-    return read
+    parsed: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
+    return parsed
 
 
 def _moment(value: datetime | str) -> datetime:

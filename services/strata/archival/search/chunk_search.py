@@ -45,8 +45,8 @@ class FileChunkSearch:
         source = _Chunks(self._store, self._index, query, folder_ids)
         ranked = await find(source, limit, weak=explain)
         self._seconds.observe(time.perf_counter() - started)
-        hits = [FoundChunk(stored, place.score) for stored, place in ranked if not place.weak]
-        below_floor = sum(place.weak for _, place in ranked[:limit])
+        hits = [FoundChunk(stored, hit.score) for stored, hit in ranked if not hit.weak]
+        below_floor = sum(hit.weak for _, hit in ranked[:limit])
         return FoundChunks(tuple(hits[:limit]), below_floor)
 
 

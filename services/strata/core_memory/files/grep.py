@@ -145,16 +145,16 @@ class Grep:
             after = (pages[-1].content_index, pages[-1].page)
 
     async def _touch(self, agent_id: str, files: Sequence[GrepFile], survey: Survey) -> None:
-        used = {files[index].id for index, _ in survey.hits if files[index].is_open}
-        if used:
-            await self._windows.touch(agent_id, sorted(used), self._clock.now())
+        open_file_ids = {files[index].id for index, _ in survey.hits if files[index].is_open}
+        if open_file_ids:
+            await self._windows.touch(agent_id, sorted(open_file_ids), self._clock.now())
 
     def _timer(self) -> Callable[[], bool]:
         """Returns a function that is True once the time is over, early enough to reply."""
         seconds, deadline = MAX_SECONDS, context.current().deadline
         if deadline is not None:
-            left = deadline - asyncio.get_running_loop().time()
-            seconds = min(seconds, max(left - _REPLY_SECONDS, left / 2))
+            remaining_s = deadline - asyncio.get_running_loop().time()
+            seconds = min(seconds, max(remaining_s - _REPLY_SECONDS, remaining_s / 2))
         end = self._clock.monotonic() + seconds
         return lambda: self._clock.monotonic() >= end
 

@@ -377,7 +377,7 @@ class PostgresWindowStore:
         """Stores a summary and replaces the window."""
         project = current_project()
         async with self._database.transaction() as connection:
-            done = await connection.execute(
+            result = await connection.execute(
                 _COMPACT,
                 {
                     "project": project,
@@ -391,7 +391,7 @@ class PostgresWindowStore:
                     **_new_rows([compaction.summary]),
                 },
             )
-            if done.one_or_none() is None:
+            if result.one_or_none() is None:
                 await self._refuse_compaction(connection, project, compaction)
             return await self._read(connection, project, compaction.conversation_id)
 
@@ -404,10 +404,10 @@ class PostgresWindowStore:
                 raise _missing(conversation_id)
             _check_agent(row, agent_id)
             messages = await self._by_id(connection, window["project"], row.message_ids)
-            kept = [message.id for message in remaining_messages(messages, until_sequence)]
-            if len(kept) < len(messages):
-                await connection.execute(_EVICT, {**window, "ids": kept})
-            return len(messages) - len(kept)
+            kept_ids = [message.id for message in remaining_messages(messages, until_sequence)]
+            if len(kept_ids) < len(messages):
+                await connection.execute(_EVICT, {**window, "ids": kept_ids})
+            return len(messages) - len(kept_ids)
 
     async def delete_agent(self, agent_id: str) -> int:
         """Deletes all windows and messages of an agent."""
@@ -483,8 +483,8 @@ class PostgresWindowStore:
     async def _resume(
         self, connection: AsyncConnection, fence: dict[str, Any], held: HeldWindow | None
     ) -> TurnStart:
-        taken = await connection.execute(_TAKE_OVER, fence)
-        row = taken.one_or_none()
+        rows = await connection.execute(_TAKE_OVER, fence)
+        row = rows.one_or_none()
         if row is None:
             row = await self._row(connection, fence["project"], fence["conversation"])
             _check_agent(row, fence["agent"])

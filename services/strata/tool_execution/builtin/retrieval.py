@@ -148,8 +148,8 @@ class ConversationSearch:
             matches=[hit.message.id for hit in response.hits],
             most_bytes=caller.max_search_bytes,
         )
-        shown = {"message": f"Showing {len(results)} results:", "results": results}
-        return Output(shown, taint=taint_of_messages(messages))
+        listing = {"message": f"Showing {len(results)} results:", "results": results}
+        return Output(listing, taint=taint_of_messages(messages))
 
 
 class ArchivalTools:
@@ -321,9 +321,9 @@ def _untrusted(taint: Sequence[str]) -> dict[str, Any]:
 
 
 def _relevance(relevance: Any, *, mode: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = {"search_mode": relevance.search_mode} if mode else {}
-    shown["rrf_score"] = round(relevance.rrf_score, 4)
+    fields: dict[str, Any] = {"search_mode": relevance.search_mode} if mode else {}
+    fields["rrf_score"] = round(relevance.rrf_score, 4)
     for name in ("vector_rank", "fts_rank"):
         if relevance.HasField(name):
-            shown[name] = getattr(relevance, name)
-    return shown
+            fields[name] = getattr(relevance, name)
+    return fields

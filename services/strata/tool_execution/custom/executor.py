@@ -220,8 +220,12 @@ class SandboxRunner:
                 f"{tool.name} cannot be run: it needs packages, and they are switched off on this"
                 " server."
             )
-        left = current().remaining()
-        seconds = _PACKAGES_S if left is None else max(0.0, min(_PACKAGES_S, left - _ANSWER_S))
+        remaining_s = current().remaining()
+        seconds = (
+            _PACKAGES_S
+            if remaining_s is None
+            else max(0.0, min(_PACKAGES_S, remaining_s - _ANSWER_S))
+        )
         try:
             async with asyncio.timeout(seconds):
                 return await self._packages.folder(requirements)
@@ -233,15 +237,15 @@ class SandboxRunner:
 
     def _environment(self, tool: Tool, sealed: Mapping[str, bytes]) -> dict[str, str]:
         own = tool.own
-        wanted = own.secret_names if own is not None else ()
-        missing = [name for name in wanted if name not in sealed]
+        secret_names = own.secret_names if own is not None else ()
+        missing = [name for name in secret_names if name not in sealed]
         if missing:
             raise ToolError(
                 f"{tool.name} needs the secret {', '.join(missing)}, which is not stored."
                 " Someone with an admin key must store it."
             )
         try:
-            return {name: self._secrets.open(name, sealed[name]) for name in wanted}
+            return {name: self._secrets.open(name, sealed[name]) for name in secret_names}
         except (DataLossError, FailedPreconditionError) as error:
             raise ToolError(f"{tool.name} cannot be run: {error.message}") from None
 

@@ -77,12 +77,12 @@ class _ContentReader:
             case other:
                 return f"[content of the type {str(other)[:50]}, not shown]"
 
-    def _resource(self, held: Mapping[str, Any]) -> str:
-        if isinstance(held.get("text"), str):
-            return str(held["text"])
-        uri = str(held.get("uri", ""))[:500]
-        if str(held.get("mimeType", "")).startswith("image/") and "blob" in held:
-            return f"[resource {uri}] {self._image(held['mimeType'], held['blob'])}"
+    def _resource(self, resource: Mapping[str, Any]) -> str:
+        if isinstance(resource.get("text"), str):
+            return str(resource["text"])
+        uri = str(resource.get("uri", ""))[:500]
+        if str(resource.get("mimeType", "")).startswith("image/") and "blob" in resource:
+            return f"[resource {uri}] {self._image(resource['mimeType'], resource['blob'])}"
         return f"[resource {uri}, not text, not shown]"
 
     def _image(self, media_type: Any, encoded: Any) -> str:

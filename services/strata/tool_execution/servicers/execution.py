@@ -71,11 +71,11 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
             request.names, request.run_id, skip_missing=request.skip_missing
         )
         names = [*single, *of_servers]
-        known = await self._known(names, of_servers if request.run_id else ())
-        missing = [name for name in single if name not in known]
+        tools_by_name = await self._known(names, of_servers if request.run_id else ())
+        missing = [name for name in single if name not in tools_by_name]
         if missing and not request.skip_missing:
             raise tool_missing(missing[0])
-        tools = [known[name] for name in names if name in known]
+        tools = [tools_by_name[name] for name in names if name in tools_by_name]
         if any(tool.type is ToolType.CUSTOM or tool.name in _SANDBOXED for tool in tools):
             self._prepare()
         versions = " ".join(f"{tool.name}@{tool.version}" for tool in tools)
@@ -143,11 +143,11 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         calls, caller = convert.to_calls(request)
         allowed = frozenset(request.allowed_tools)
         own = await self._own({call.name for call in calls} & allowed)
-        known = self._tools if own is None else {**own.tools, **self._tools}
+        callable_tools = self._tools if own is None else {**own.tools, **self._tools}
         events = self._engine.run(calls, caller, allowed, own, more)
         async with aclosing(events):
             async for event in events:
-                yield convert.event_to_proto(event, known)
+                yield convert.event_to_proto(event, callable_tools)
 
     async def _known(
         self, names: Collection[str], kept: Collection[str] = ()

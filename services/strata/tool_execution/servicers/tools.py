@@ -96,13 +96,13 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         """Creates a tool or a new version of it."""
         # On a thread: a large schema takes half a second to check.
         schema = await asyncio.to_thread(convert_registry.read_parameters, request.parameters_json)
-        tool, again = convert_registry.to_tool(request, schema)
+        tool, request_key = convert_registry.to_tool(request, schema)
         if tool.name in CATALOGUE:
             raise name_taken(tool.name, "a built-in tool")
         check_secrets(tool, require_caller())
         if tool.type is ToolType.CUSTOM:
             await self._runner.prepare(tool)
-        stored = await self._store.upsert(tool, again)
+        stored = await self._store.upsert(tool, request_key)
         return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored))
 
     async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
@@ -129,8 +129,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         for name, tool in self._builtin.items():
             if name > after and (not request.types or tool.type in types):
                 tools[name] = tool
-        listed = [tools[name] for name in sorted(tools)]
-        cut = Page.cut(listed[: limit + 1], limit, scope, lambda tool: (tool.name,))
+        sorted_tools = [tools[name] for name in sorted(tools)]
+        cut = Page.cut(sorted_tools[: limit + 1], limit, scope, lambda tool: (tool.name,))
         return pb.ListToolsResponse(
             tools=[convert.tool_to_proto(tool) for tool in cut.rows],
             next_page_token=cut.next_page_token,
@@ -228,8 +228,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             check_id(tool_id, "tool", field="tool_id")
         elif "\0" in name:
             raise tool_missing("of this name")
-        known = self._builtin_by_id.get(tool_id) if tool_id else self._builtin.get(name)
-        tool = known or await self._store.get(tool_id=tool_id, name=name)
+        builtin = self._builtin_by_id.get(tool_id) if tool_id else self._builtin.get(name)
+        tool = builtin or await self._store.get(tool_id=tool_id, name=name)
         if tool is None:
             raise tool_missing(tool_id or name)
         return tool

@@ -182,8 +182,8 @@ class PostgresToolStore:
         """Deletes a tool that does not belong to an MCP server; returns whether one was deleted."""
         async with self._database.transaction() as connection:
             bound = {"project": current_project(), "id": tool_id, "key": tool_id}
-            done = await connection.execute(_DELETE, {**bound, **_rights()})
-            if done.rowcount:
+            result = await connection.execute(_DELETE, {**bound, **_rights()})
+            if result.rowcount:
                 await REQUESTS.purge(connection, tool_id)
                 return True
             row = (await connection.execute(_BY_ID, bound)).one_or_none()

@@ -137,7 +137,7 @@ class JailedCall:
         )
 
     def _truncation_note(self) -> str:
-        cut = [
+        truncated_streams = [
             name
             for name, output in zip(
                 ("Standard output", "Standard error"), self._outputs, strict=True
@@ -145,7 +145,7 @@ class JailedCall:
             if output.cut
         ]
         limit = outcome.size(self._run.limits.output_bytes)
-        return " ".join(f"{name} was cut at {limit}." for name in cut)
+        return " ".join(f"{name} was cut at {limit}." for name in truncated_streams)
 
     def _read(self, output: _Output) -> None:
         if not output.read():

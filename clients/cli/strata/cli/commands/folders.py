@@ -91,8 +91,8 @@ def show_folder(
     connection: GatewayOptions, folder: FolderArgument, as_json: JsonOption = False
 ) -> None:
     """Show a folder; strata files list shows its files."""
-    shown = connection.run(lambda client: folder_named(client, folder))
-    _print_folder(shown, as_json=as_json)
+    stored_folder = connection.run(lambda client: folder_named(client, folder))
+    _print_folder(stored_folder, as_json=as_json)
 
 
 @app.command("delete")

@@ -143,14 +143,14 @@ def quantile(counts: Mapping[float, float], share: float) -> float | None:
     total = counts[bounds[-1]] if bounds else 0.0
     if total <= 0:
         return None
-    wanted = share * total
+    target_count = share * total
     lower, below = 0.0, 0.0
     for bound in bounds:
         count = counts[bound]
-        if count >= wanted:
+        if count >= target_count:
             if math.isinf(bound):
                 return lower
-            return lower + (bound - lower) * (wanted - below) / (count - below)
+            return lower + (bound - lower) * (target_count - below) / (count - below)
         lower, below = bound, count
     return lower
 

@@ -332,8 +332,8 @@ def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
     """Returns the changed agent; its revision rises by one."""
     changes = {name: getattr(patch, name) for name in _PATCHED if getattr(patch, name) is not None}
     metadata = {**agent.metadata, **patch.metadata}
-    kept = {key: value for key, value in metadata.items() if value}
-    return replace(agent, **changes, metadata=kept, revision=agent.revision + 1)
+    nonempty = {key: value for key, value in metadata.items() if value}
+    return replace(agent, **changes, metadata=nonempty, revision=agent.revision + 1)
 
 
 def changes_prompt(patch: AgentPatch) -> bool:

@@ -148,8 +148,8 @@ def _plain_message(message: ChatMessage) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         kind: Any = type(value)
-        named = [(name, getattr(value, name)) for name in _field_names(kind)]
-        return {name: member for name, member in named if not isinstance(member, bytes)}
+        fields = [(name, getattr(value, name)) for name in _field_names(kind)]
+        return {name: member for name, member in fields if not isinstance(member, bytes)}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):

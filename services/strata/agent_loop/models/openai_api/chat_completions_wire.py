@@ -107,17 +107,17 @@ class Adaptation:
         only_value = code == UNSUPPORTED_VALUE
         return name if self.without.add(name, body.get(name), only_value=only_value) else ""
 
-    def rename_limit(self, sent: str, parameter: str, message: str) -> bool:
+    def rename_limit(self, limit_name: str, parameter: str, message: str) -> bool:
         """Sends the limit under its other name from now on, if the error is about this name.
 
         Args:
-            sent: The name that the refused request used.
+            limit_name: The name that the refused request used.
             parameter: The parameter that the error names; empty if it names none.
             message: Text of the error.
         """
-        if parameter != sent and not _names_limit(message):
+        if parameter != limit_name and not _names_limit(message):
             return False
-        self.limit_name = OLD_LIMIT if sent == NEW_LIMIT else NEW_LIMIT
+        self.limit_name = OLD_LIMIT if limit_name == NEW_LIMIT else NEW_LIMIT
         return True
 
 
