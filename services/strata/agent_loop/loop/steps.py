@@ -87,8 +87,8 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TurnStart:
-    """What a turn has read before its first step.
+class StepInputs:
+    """The data that a turn has read before its first step.
 
     Attributes:
         agent: The agent.
@@ -115,7 +115,7 @@ class Steps:
         request: The run.
         sink: Receives the events.
         control: Cancellation, deadline and loss of the caller.
-        start: What the turn has read before its first step.
+        start: The data that the turn has read before its first step.
 
     Attributes:
         step: Number of the current or last step; 0 before the first.
@@ -130,7 +130,7 @@ class Steps:
         request: RunRequest,
         sink: EventSink,
         control: TurnControl,
-        start: TurnStart,
+        start: StepInputs,
     ) -> None:
         agent, begun = start.agent, start.begun
         self.step = 0

@@ -57,7 +57,7 @@ from strata.agent_loop.loop.failures import (
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.shield import CLEANUP_S, shielded
-from strata.agent_loop.loop.steps import Steps, TurnStart
+from strata.agent_loop.loop.steps import StepInputs, Steps
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.memory_inputs.documents import document_input
@@ -249,7 +249,7 @@ class Turn:
             _log.warning("a cancelled step cannot be stored", run_id=self._key.run_id)
             return
         rules = self._rules_of(agent, begun)
-        start = TurnStart(agent, bound, begun, toolset, rules)
+        start = StepInputs(agent, bound, begun, toolset, rules)
         self._steps = Steps(self._ports, self._request, self._sink, self._control, start)
         await self._steps.settle()
 
@@ -407,7 +407,7 @@ class Turn:
             return finished
         if isinstance(bound, ModelError):
             raise from_model_error(bound)
-        start = TurnStart(agent, bound, begun, toolset, rules, stats)
+        start = StepInputs(agent, bound, begun, toolset, rules, stats)
         self._steps = Steps(self._ports, self._request, self._sink, self._control, start)
         return await self._steps.run(section)
 

@@ -16,8 +16,8 @@ from strata.core_memory.files.domain.grep import (
     GrepFile,
     GrepPage,
     GrepQuery,
+    SearchedPage,
     Survey,
-    TextPage,
     TextStore,
     check_query,
 )
@@ -161,7 +161,7 @@ class Grep:
 
 async def _in_thread(
     pattern: LinePattern,
-    pages: Sequence[TextPage],
+    pages: Sequence[SearchedPage],
     limit: int,
     expired: Callable[[], bool],
 ) -> list[tuple[int, int]]:
@@ -179,7 +179,7 @@ async def _in_thread(
 
 def _hits(
     pattern: LinePattern,
-    pages: Sequence[TextPage],
+    pages: Sequence[SearchedPage],
     limit: int,
     expired: Callable[[], bool],
 ) -> Iterator[tuple[int, int]]:

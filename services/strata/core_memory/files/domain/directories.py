@@ -233,7 +233,7 @@ def _file(name: str, view: str, limit: int, labels: Sequence[str]) -> str:
 
 
 def attribute(text: str) -> str:
-    """Returns a text as it stands in an attribute of the prompt, such as the name of a file."""
+    """Returns the form of a text in an attribute of the prompt, such as the name of a file."""
     return html.escape(one_line(text)).replace("&#x27;", "'")
 
 

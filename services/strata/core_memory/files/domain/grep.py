@@ -37,7 +37,7 @@ class GrepQuery:
     offset: int = 0
 
 
-class TextPage(NamedTuple):
+class SearchedPage(NamedTuple):
     """A page of the text of a content.
 
     Attributes:
@@ -143,7 +143,7 @@ class TextStore(Protocol):
 
     async def grep_pages(
         self, content_keys: Sequence[str], after: tuple[int, int], count: int
-    ) -> list[TextPage]:
+    ) -> list[SearchedPage]:
         """Returns pages of contents in order.
 
         Args:
