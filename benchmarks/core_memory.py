@@ -2,7 +2,7 @@
 
 Compile is an internal call, which the gateway does not forward. So a second instance of the
 service is built here on the same database and called through the in-process channel, as the agent
-loop does. Its own time is that of the same work without the call.
+loop does. Its own time is the time of the same work without the call.
 """
 
 from __future__ import annotations

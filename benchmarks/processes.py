@@ -57,7 +57,7 @@ class Child:
         arguments: What follows `python`.
         values: Its settings, as environment variables.
         log: Receives what it prints to standard error.
-        python: The interpreter; by default that of this process.
+        python: The interpreter; by default the one of this process.
         accepts_lines: Whether lines can be written to its standard input, which is empty otherwise.
     """
 

@@ -35,7 +35,7 @@ class Demand:
             last turn had ended.
         background_ms: The processor time of the work that followed in the background.
         response_ms: Median time of a turn of a single client.
-        commits: Transactions that PostgreSQL committed, with those of the background.
+        commits: Transactions that PostgreSQL committed, including background work.
         flushes: Flushes of its log.
         wal_bytes: Bytes of its log.
     """
@@ -149,7 +149,7 @@ async def measure_load(cluster: Cluster, clients: int, seconds: float) -> Load:
 
 
 async def measure_rpcs(folder: Path, model: Model) -> list[Rpc]:
-    """Measures the RPCs of plain turns, from the traces of a cluster of its own."""
+    """Measures the RPCs of plain turns, from the traces of a separate cluster."""
     async with (
         OtlpCollector() as collector,
         open_cluster(folder, model.url, 1, {"STRATA_TRACES_ENDPOINT": collector.url}) as cluster,

@@ -42,7 +42,7 @@ async def conversation_search(
 def shown(content: str, evidence: Sequence[Turn]) -> dict[str, float]:
     """Returns the mean share of the evidence that a packed return contains, and its tokens.
 
-    Of a message that is shown in part, the share is that of its sentences, by length.
+    A message that is shown in part counts with the share of its sentences, by length.
     """
     shares = [_share(content, turn.text) for turn in evidence]
     size = len(content.encode())

@@ -114,7 +114,7 @@ async def answer_questions(
 async def _searched(
     recall: Recall, chat: Chat, question: Question, methods: Collection[str], seconds: Seconds
 ) -> dict[str, Ranking]:
-    """Returns the rankings of the service for those of the methods that it serves."""
+    """Returns the rankings of the service for the methods that it serves."""
     rankings = {}
     if HYBRID in methods or RERANKED in methods:
         ten, first = await recall.search(chat, question, pb.SEARCH_MODE_HYBRID, DEPTH)

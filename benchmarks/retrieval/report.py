@@ -200,7 +200,7 @@ class Result:
         ]
         for half, groups in halves.items():
             for group in groups:
-                # Of the half that was tuned on, the sums are enough.
+                # The sums are enough for the half that was used for tuning.
                 if not group.startswith("language" if half == _TEST else "languages"):
                     continue
                 name = re.sub(r"languages?: ", "", group)

@@ -151,7 +151,7 @@ def ranks(results: Sequence[str], evidence: Iterable[str]) -> dict[str, int | No
 
 
 def sessions_of(results: Sequence[str], chat: Chat) -> list[int]:
-    """Returns the sessions of turns; the rank of a session is that of its first turn."""
+    """Returns the sessions of turns; a session has the rank of its first turn."""
     session_of = {turn.key: turn.session for turn in chat.turns}
     return list(dict.fromkeys(session_of[key] for key in results))
 
@@ -159,7 +159,7 @@ def sessions_of(results: Sequence[str], chat: Chat) -> list[int]:
 def groups_of(answer: Answer) -> Iterator[str]:
     """Yields the groups that a question counts in.
 
-    BEAM also has questions that no search for messages answers; those are in no group but that of
+    BEAM also has questions that no search for messages answers; they are only in the group of
     their type.
     """
     question = answer.question

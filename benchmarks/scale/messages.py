@@ -1,4 +1,4 @@
-"""Measures recall with a million messages of a thousand agents, and with those of one agent."""
+"""Measures recall with a million messages of a thousand agents, and with one agent's messages."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _load(name: str) -> Any:
 def _join_lines(command: Any) -> None:
     """Removes the line breaks within paragraphs of a help text.
 
-    Typer removes those of the first paragraph only, and wraps the others a second time.
+    Typer removes them in the first paragraph only, and wraps the others a second time.
     """
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     command.help = "\n\n".join(

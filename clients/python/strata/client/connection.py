@@ -118,7 +118,7 @@ class Client(ServiceCalls):
         Args:
             agent_id: The agent: its id, its name, or the agent as a call returned it.
             text: The text of the message.
-            images: Images of the message, as those of `send`.
+            images: Images of the message, as for `send`.
             conversation_id: The conversation; empty for the agent's default one.
             max_steps: Maximum number of model calls; 0 for the server's default.
             request_id: Idempotency key; a repeated one returns the reply of its first run.

@@ -290,7 +290,7 @@ class AgentLifecycle:
             return await self._change(replace(command, patch=patch))
         except StrataError as error:
             if isinstance(error, NotFoundError) and memory_agent.id in error.metadata.values():
-                # Removes what was prepared after the concurrent removal.
+                # Removes the data that was prepared after the concurrent removal.
                 await self._release(memory_agent.id)
                 return None
             if ends_run(error) or not command.request.id:

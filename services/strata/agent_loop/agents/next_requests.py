@@ -91,7 +91,7 @@ class NextRequests:
         return NextRequest(agent, working.stored, working.counted, tools, bound, section)
 
     async def next_steps(self, next_request: NextRequest, token_budget: TokenBudget) -> NextSteps:
-        """Returns what the next turn would do to make its request fit.
+        """Returns the steps by which the next turn would make its request fit.
 
         The input message of that turn is unknown and not counted.
 

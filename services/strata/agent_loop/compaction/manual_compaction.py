@@ -122,6 +122,6 @@ def plan_on_request(inspected: NextRequest, token_budget: TokenBudget) -> Plan |
 
 
 def _space(inspected: NextRequest, token_budget: TokenBudget) -> float:
-    """Returns the bytes that messages may have: at most what they have, so that some leave."""
+    """Returns the bytes that messages may have: at most their present size, so that some leave."""
     held = inspected.view.size(inspected.window.messages[1:])
     return min(token_budget.max_bytes - inspected.fixed_bytes, held)

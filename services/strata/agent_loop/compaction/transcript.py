@@ -143,7 +143,7 @@ def _middle_out(text: str, limit: int) -> str:
 
 
 def brief(message: Message, chars: int) -> str:
-    """Returns at most `chars` characters of what a message says, on one line.
+    """Returns at most `chars` characters of the text of a message, on one line.
 
     Without a text these are the names of the tools that it calls, or what tools returned.
     """

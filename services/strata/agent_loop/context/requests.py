@@ -153,7 +153,7 @@ class View:
     def _packed(self, message: Message) -> tuple[PromptPart, ...]:
         """Returns a message of the user as one packed text, and its images after it.
 
-        The time is that of the message, so that the same bytes are sent in every request.
+        The time is the message's, so that the same bytes are sent in every request.
         """
         text = pack_user_message(
             message.text,

@@ -71,7 +71,7 @@ class MemoryInPrompt:
         return closed.size < before.size
 
     def may_be_outdated_by(self, result: ToolResult) -> bool:
-        """Returns whether memory may differ after a call from what the model was shown.
+        """Returns whether a call may have changed memory, so that the section is outdated.
 
         A failed built-in tool of a memory tier counts too: an edit fails if the text was changed
         by others, and the next edit must see the current text. A call with an unknown outcome may

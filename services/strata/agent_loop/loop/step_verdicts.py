@@ -89,7 +89,7 @@ class StepVerdicts:
         self._tainted = self._tainted or may_taint or bool(taint_of(source, tool_return.taint))
 
     def before_code(self, parent: ToolCall, results: Mapping[str, ToolResult]) -> StateBeforeCode:
-        """Returns the state before the code of a call; calls beside it count as before it.
+        """Returns the state before the code of a call; parallel calls count as before it.
 
         Args:
             parent: The call whose code runs.

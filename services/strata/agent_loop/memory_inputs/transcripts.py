@@ -1,6 +1,6 @@
 """Builds the transcript that a memory agent reads: one input message with lines per message.
 
-The form is that of docs/wire-format.md#transcripts-of-memory-agents.
+docs/wire-format.md#transcripts-of-memory-agents defines the form.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LEAST_OF_ONE = 200
 _NOTE_BYTES = 50
 
 READING_SHARE = 0.5
-"""Share of the space beside system prompt, memory and tools that a transcript may take. The rest is
-for the memory agent's calls, their returns and its replies."""
+"""Share of the space outside system prompt, memory and tools that a transcript may take. The rest
+is for the memory agent's calls, their returns and its replies."""
 
 _LEAST_BYTES = 500
 _MOST_BYTES = 1_000_000

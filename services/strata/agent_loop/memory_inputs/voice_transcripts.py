@@ -1,6 +1,6 @@
 """Builds the transcript that a voice memory agent reads: numbered lines, older and newer ones.
 
-The form is that of docs/wire-format.md#transcripts-of-voice-memory-agents.
+docs/wire-format.md#transcripts-of-voice-memory-agents defines the form.
 
 The older lines belong to messages that leave the window of the voice agent after the run.
 ``store_memories`` refers to them by number, so they are read back from the stored input message,
@@ -57,7 +57,7 @@ def voice_transcript_input(
     ]
     parts = shown_of(older, transcript_range), shown_of(after_range, transcript_range)
     leaving, staying = ([line for m in part for line in lines_of(m)] for part in parts)
-    # The newer lines get what the older ones leave, and at least a quarter.
+    # The newer lines get the space that the older ones leave, and at least a quarter.
     staying = fitting(staying, max(budget // _NEWER_SHARE, budget - size_of(leaving)))
     leaving = fitting(leaving, budget - size_of(staying))
     marked = [*(("Older", line) for line in leaving), *(("Newer", line) for line in staying)]

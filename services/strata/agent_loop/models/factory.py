@@ -94,7 +94,7 @@ class ModelFactory:
             self._imported.add(kind)
 
     def model(self, settings: ModelSettings) -> ChatModel:
-        """Returns the model for these settings; what it learns about the server is kept."""
+        """Returns the model for these settings, one object for all calls: it stores refusals."""
         model = self._models.get(settings)
         if model is None:
             if len(self._models) >= _MAX_MODELS:

@@ -1,4 +1,4 @@
-"""Chooses how a model is asked for a JSON reply, and learns from refusals. Pure.
+"""Chooses how a model is asked for a JSON reply, also by earlier refusals. Pure.
 
 Services enforce a schema completely (strict), a schema in part, any JSON object, or nothing. What
 a service accepts is one of its quirks; what depends on the model or the schema is learnt from

@@ -355,7 +355,7 @@ class StreamedModel(ABC, Generic[EventT]):
 
     @abstractmethod
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> EventStream:
-        """Sends a request, and sends it again without what the model refused."""
+        """Sends a request, and repeats it without the parameters that the model refused."""
 
     @abstractmethod
     async def _next(self, raw: EventStream, limits: StreamLimits) -> EventT | None:

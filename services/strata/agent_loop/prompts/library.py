@@ -77,7 +77,7 @@ class PromptListing:
     """All prompts.
 
     Attributes:
-        prompts: Built-in ones, then those of the folder, each by key.
+        prompts: The built-in prompts, then the folder's, each by key.
         more: Number of files in the folder that are not listed, since there are too many.
     """
 
@@ -98,7 +98,7 @@ def system_prompt(key: str) -> str:
 
 
 class PromptLibrary:
-    """The built-in prompts and those of a folder. Its methods read files and block.
+    """The built-in prompts and the prompts of a folder. Its methods read files and block.
 
     Args:
         folder: Folder with ``<key>.txt`` files; None for none. It need not exist.

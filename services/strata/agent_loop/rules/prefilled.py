@@ -14,7 +14,7 @@ from strata.shared.json_text import JsonTextError, parse_json
 def merged(
     arguments: str, prefilled: Sequence[Prefilled], parameters: Mapping[str, Any]
 ) -> tuple[str, str | None]:
-    """Merges prefilled arguments into those of a call; returns them and an error text, if any.
+    """Merges prefilled arguments into a call's own; returns the result and an error text, if any.
 
     Args:
         arguments: The model's arguments: a JSON object, or empty.

@@ -161,8 +161,8 @@ _LEAVE_WITHOUT_MEMORY_AGENT = text(
     WHERE project_id = :project AND id = :tended AND memory_agent_id = :id
     """
 )
-# Answers to requests hold settings of agents, and titles of conversations. Only those of an earlier
-# release do not name the agent.
+# Answers to requests hold settings of agents, and titles of conversations. Only answers that an
+# earlier release stored do not name the agent.
 _REMOVE = text(
     f"""
     WITH removed AS (

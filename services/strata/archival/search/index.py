@@ -43,7 +43,7 @@ PASSAGES = Collection(
 # Passages of archives with their own model, one generation for each model. A change of the
 # default does not affect them.
 ARCHIVE_PASSAGES = Collection(name="archive-passages", fields=PASSAGES.fields, depth=PASSAGES.depth)
-# A separate collection, since word frequencies of files differ from those of passages.
+# A separate collection, since files and passages have different word frequencies.
 FILE_CHUNKS = Collection(
     name="file-chunks",
     fields={

@@ -81,7 +81,7 @@ _ARCHIVE = (
     "create_time",
     "update_time",
 )
-# The columns that are stored too; what is read of them depends on other rows.
+# Further columns that are stored; their values in a response depend on other rows.
 _COMPUTED = ("embedding_model", "embedding_dim", "passage_count")
 # The cutoff is computed beforehand, because with row security an expression with a column cannot
 # use the index.

@@ -36,7 +36,7 @@ class LintRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem, for a person to look at.
+    """One problem, for a person to check.
 
     Attributes:
         line: Line number, from 1; 0 for the whole block.
@@ -68,7 +68,7 @@ def lint(blocks: Sequence[Block]) -> list[Finding]:
 
 
 class _Linter:
-    """Checks blocks one after another and remembers their lines, to find duplicates."""
+    """Checks blocks one after another and collects their lines, to find duplicates."""
 
     def __init__(self) -> None:
         # By text of the line: label and line number of its first occurrence.

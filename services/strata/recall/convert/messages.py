@@ -74,7 +74,7 @@ def window_to_proto(window: Window) -> window_pb.Window:
 
 
 def to_held(request: window_pb.BeginTurnRequest) -> HeldWindow | None:
-    """Returns what the caller of a turn holds of the window; None if nothing."""
+    """Returns the part of the window that the caller of a turn has cached, if any."""
     if not request.HasField("held"):
         return None
     held = request.held

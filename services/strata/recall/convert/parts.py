@@ -1,6 +1,6 @@
 """Converts message parts between protos and the JSON that recall stores.
 
-The stored form of a part is its message as a JSON object: field names are those of the proto,
+The stored form of a part is its message as a JSON object: field names are the proto's,
 values of enums their names in lower case without prefix, bytes are base64, times RFC 3339. ``type``
 is the name of the part in the oneof. Two fields differ: an image has one ``url``, and
 ``default_decision`` of an approval request is stored as ``default_approve``. The tables of fields

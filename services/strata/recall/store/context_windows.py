@@ -235,7 +235,7 @@ _EVICT = text(
     """
 )
 # Both are locked first, so that the next statement sees the windows that running transactions open
-# and what they add to others.
+# and the messages that they add to other windows.
 _LOCK_AGENT = "(hashtextextended('agent ' || :project || '/' || :agent, 0))"
 _LOCK_EXISTING = text(f"SELECT pg_advisory_xact_lock_shared{_LOCK_AGENT}")
 _LOCK_DELETED = text(f"SELECT pg_advisory_xact_lock{_LOCK_AGENT}")

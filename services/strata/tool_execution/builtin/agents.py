@@ -179,7 +179,7 @@ class _Answer:
         return self.end.stop_reason not in {*_ANSWERED, events.STOP_REASON_REQUIRES_APPROVAL}
 
     def for_model(self, agent_id: str, name: str = "") -> dict[str, Any]:
-        """Returns the tool return: who answered, the status, the reply, and a note if needed."""
+        """Returns the tool return: the agent, the status, the reply, and a note if needed."""
         who = {"agent_id": agent_id, **({"agent_name": name} if name else {})}
         if self.end is None:
             status = "working"

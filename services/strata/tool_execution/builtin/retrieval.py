@@ -261,7 +261,7 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
 def outdated_mark(
     hit: message_pb.MessageHit | passage_pb.PassageHit, timezone: Any
 ) -> dict[str, Any]:
-    """Returns the member that marks what a newer result seems to replace; empty if nothing does.
+    """Returns the member that marks a text as possibly replaced by a newer one, if it is.
 
     The newer text is not repeated: the result it belongs to may be untrusted.
     """
@@ -272,7 +272,7 @@ def outdated_mark(
 
 
 def neighbour_result(message: common.Message, timezone: Any) -> dict[str, Any]:
-    """Returns a message beside a matching one as the model sees it."""
+    """Returns a message next to a matching one, in the form for the model."""
     return {
         "timestamp": local_time(message.create_time, timezone).isoformat(),
         **_speaker(message),

@@ -189,5 +189,5 @@ def to_result(wire: pb.RunCodeResponse) -> RunResult:
 
 
 def to_isolation(wire: int) -> Isolation:
-    """Returns an isolation level; NONE for a level that this release does not know."""
+    """Returns an isolation level; NONE for a level that is unknown to this release."""
     return Isolation(wire) if wire in _LEVELS else Isolation.NONE

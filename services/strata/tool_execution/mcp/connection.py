@@ -261,7 +261,7 @@ class McpConnection:
 
     @contextlib.asynccontextmanager
     async def _watched(self, source: Any) -> AsyncIterator[Any]:
-        """Yields a stream with the same messages, and notices its end also between requests."""
+        """Yields a stream with the same messages, and detects its end also between requests."""
         sink, incoming = anyio.create_memory_object_stream[Any](0)
 
         async def forward() -> None:

@@ -56,7 +56,7 @@ class TransportFactory(Protocol):
 
 
 class NoTokenError(Exception):
-    """There is no valid token; the message has the reason and what to do."""
+    """No valid token exists; the message contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _WATCH_S = 0.5
 # As root it first switches to the user and sets no_new_privs, so that setuid programs gain nothing.
 # Changing the user resets the death signal, so the signal is set last.
 # The program's environment variables arrive on standard input, before the protocol: the launcher
-# starts with the privileges of this process, and the linker obeys variables such as LD_PRELOAD.
+# starts with the privileges of this process, and the linker reads variables such as LD_PRELOAD.
 _START = """
 import ctypes, json, os, shutil, signal, sys
 parent, uid, size, command = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]

@@ -255,7 +255,7 @@ class ForkServer:
                 self._loop.add_writer(self._control.fileno(), self._flush)
                 return
             except OSError:
-                # The fork server has ended; `_on_message` notices the closed socket.
+                # The fork server has ended; `_on_message` detects the closed socket.
                 self._unsent.clear()
                 break
             self._unsent.popleft()

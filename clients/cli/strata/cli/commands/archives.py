@@ -31,7 +31,9 @@ def list_archives(
     connection: GatewayOptions,
     agent: Annotated[
         str,
-        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+        typer.Option(
+            "--agent", autocompletion=complete_agent, help="Only the archives of this agent."
+        ),
     ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,

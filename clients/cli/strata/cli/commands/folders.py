@@ -54,7 +54,9 @@ def list_folders(
     connection: GatewayOptions,
     agent: Annotated[
         str,
-        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+        typer.Option(
+            "--agent", autocompletion=complete_agent, help="Only the folders of this agent."
+        ),
     ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,

@@ -160,13 +160,13 @@ class MemoryFolder:
         self.entries[document.block_id] = SyncedFile(name, document.revision, digest)
 
     def write_theirs(self, document: BlockFile) -> str:
-        """Writes a block beside the file that conflicts with it, and returns the name."""
+        """Writes a block to a file next to the conflicting one, and returns the name."""
         name = f"{document.label}{THEIRS_SUFFIX}"
         self._put(name, render(document))
         return name
 
     def drop_theirs(self, label: str) -> None:
-        """Removes the file that was written beside a conflicting one."""
+        """Removes the file that was written next to a conflicting one."""
         (self.path / f"{label}{THEIRS_SUFFIX}").unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:

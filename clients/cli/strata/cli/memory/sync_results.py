@@ -75,7 +75,7 @@ class FileOutcome:
         result: The effect.
         detail: An explanation.
         revision: Revision of the block afterwards; 0 if there is none.
-        differences: The changes; in a conflict, those of each side.
+        differences: The changes; in a conflict, the changes of each side.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Reads metrics ports, and compares what was read at two times."""
+"""Reads metrics ports, and compares the values of two times."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Interval:
         return dict(sums)
 
     def quantiles(self, name: str, share: float, *by: str) -> dict[tuple[str, ...], float]:
-        """Returns a quantile of what a histogram observed meanwhile, by labels.
+        """Returns a quantile of a histogram's values between the two samples, by labels.
 
         As `histogram_quantile` of Prometheus does, it assumes that values are spread evenly within
         a bucket. Without an observation there is no quantile.

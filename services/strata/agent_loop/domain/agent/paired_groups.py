@@ -20,7 +20,7 @@ SETTINGS_OF_THE_AGENT = (
     "max_message_buffer_length",
     "min_message_buffer_length",
 )
-"""Fields of `ManagerConfig` whose values are those of the manager agent."""
+"""Fields of `ManagerConfig` whose values are the manager agent's."""
 
 
 @dataclass(frozen=True, slots=True)

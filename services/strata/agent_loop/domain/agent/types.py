@@ -49,7 +49,7 @@ class TypeTraits:
         autoclears: ``message_buffer_autoclear`` is always true.
         needs_sleeptime: It cannot be created without ``enable_sleeptime``.
         memory_agent: Type of its memory agent.
-        own_rules: Rules that ``include_base_tool_rules`` adds beside those of its tools.
+        own_rules: Rules that ``include_base_tool_rules`` adds to the rules of its tools.
     """
 
     type: AgentType

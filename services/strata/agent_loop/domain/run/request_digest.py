@@ -1,7 +1,7 @@
 """The canonical form of a model request, and a digest that identifies its exact content.
 
 The digest is stored with the run. A replay compares it to find out whether a rebuilt request equals
-the one that was sent. The canonical form is that of the request before a provider's dialect
+the one that was sent. The canonical form is the request before a provider's dialect
 converts it. It holds ids of images, not their bytes.
 """
 

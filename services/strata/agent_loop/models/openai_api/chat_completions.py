@@ -116,7 +116,7 @@ async def has_model(client: AsyncOpenAI, name: str) -> bool:
 
 
 class OpenAiConnection:
-    """The connections to one server, with what its models refused. See `EndpointConnection`."""
+    """The connections to one server, and what its models refused. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         self._client = self._open(base_url)

@@ -245,7 +245,7 @@ def _response_format(reply: JsonReply, form: ReplyForm, quirks: Quirks) -> dict[
         return {"type": "json_object"}
     schema = schema_format(reply, form)
     if form is ReplyForm.SCHEMA:
-        # Left out if it is the default, since not every server knows the field.
+        # Left out if it is the default, since not every server supports the field.
         del schema["strict"]
     if quirks.plain_schemas:
         schema["schema"] = to_plain(schema["schema"])
@@ -371,7 +371,7 @@ def _signed(
         note: part.redacted for part in parts if (note := note_for(SIGNED_CALL, part)) is not None
     }
     for index, call in enumerate(calls):
-        # One signature is enough for the calls of a reply: that of the first.
+        # One signature is enough for the calls of a reply: the first call's.
         signature = signatures.get(str(index), "" if index or signatures else unsigned)
         extra = {"extra_content": {"google": {"thought_signature": signature}}} if signature else {}
         signed.append({**call, **extra})

@@ -46,7 +46,7 @@ _BETWEEN_SUMMARIES = "\n\n"
 
 
 class ResponsesConnection(OpenAiConnection):
-    """The connections to one server, with what its models refused. See `EndpointConnection`."""
+    """The connections to one server, and what its models refused. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__(base_url)

@@ -54,7 +54,7 @@ class _Step:
 
     @property
     def edits_only(self) -> bool:
-        """True if it changes nothing but the text."""
+        """True if it changes only the text."""
         return self.section.action is Action.UPDATE and self.after.label == self.section.label
 
     @property

@@ -73,8 +73,8 @@ def check_change(agent_id: str, size: PromptSize, old: PromptLimit, new: PromptL
         used_bytes = size.in_form(new)
         raise FailedPreconditionError(
             f"Core memory of {agent_id} takes {used_bytes} bytes of its prompt,"
-            f" {used_bytes - new.bytes} more than the {new.bytes} that would be left for it. Nothing"
-            " was changed: shorten or detach a memory block first, or leave more space.",
+            f" {used_bytes - new.bytes} more than the {new.bytes} that would be left for it."
+            " Nothing was changed: shorten or detach a memory block first, or leave more space.",
             reason=Reason.CONTEXT_WINDOW_EXCEEDED,
             metadata={"agent_id": agent_id, "size": used_bytes, "limit": new.bytes},
         )

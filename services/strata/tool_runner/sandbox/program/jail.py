@@ -29,7 +29,7 @@ _FILES = ("/etc/ld.so.cache", "/etc/localtime")
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", *_FILES)
 _INNER_ID = 1000
 _STACK_BYTES = 8 << 20
-# Added to the process limit, so that the watchdog notices and reports the excess first.
+# Added to the process limit, so that the watchdog detects and reports the excess first.
 _PROCESS_SLACK = 8
 
 
