@@ -116,6 +116,7 @@ class AgentLifecycle:
         recall: LifecycleRecall,
         archival: LifecycleArchival,
         tools: Tools,
+        *,
         models: ModelCatalog,
         tokens: TokenEstimator,
         clock: Clock,

@@ -14,8 +14,7 @@ from strata.protocol.errors import invalid_field
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import NestedCaller
 from strata.tool_execution.convert import execution as convert
-from strata.tool_execution.custom.agent_memory import BlockMemory
-from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
+from strata.tool_execution.custom.executor import OwnTools, ToolRunners
 from strata.tool_execution.domain.registry import ToolStore, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.execution.engine import CallExecutor, Executor
@@ -34,9 +33,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         tools: The built-in tools by name.
         engine: Runs calls.
         store: The project's own tools.
-        runner: Runs custom tools.
-        mcp: Runs tools of MCP servers.
-        memory: Memory blocks for tools that take ``agent_state``.
+        runners: Runs the project's own tools.
         prepare: Called when an agent has tools that need the sandbox, before the first call.
         nesting: Creates the executor of code that calls tools, from the maker of nested calls and
             the parameter names by tool name.
@@ -47,21 +44,18 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         tools: Mapping[str, Tool],
         engine: CallExecutor,
         store: ToolStore,
-        runner: SandboxRunner,
-        mcp: McpRunner,
-        memory: BlockMemory,
+        runners: ToolRunners,
+        *,
         prepare: Callable[[], None],
         nesting: Callable[[NestedCaller, Mapping[str, Sequence[str]]], Executor],
     ) -> None:
         self._tools = dict(tools)
         self._engine = engine
         self._store = store
-        self._runner = runner
-        self._mcp = mcp
-        self._memory = memory
+        self._runners = runners
         self._prepare = prepare
         self._nesting = nesting
-        self._resolver = ServerToolNames(store, mcp)
+        self._resolver = ServerToolNames(store, runners.mcp)
 
     async def ResolveTools(
         self, request: pb.ResolveToolsRequest, context: Context
@@ -160,7 +154,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         if not own:
             return None
         runnable = await self._store.runnable(own)
-        return OwnTools(runnable, self._runner, self._mcp, self._memory)
+        return OwnTools(runnable, self._runners)
 
 
 def _failed(task: asyncio.Task[None]) -> bool:
