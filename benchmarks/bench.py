@@ -66,7 +66,7 @@ class Model:
     def __init__(self, child: Child, url: str, request_file: Path) -> None:
         self.url = url
         self._child = child
-        self._kept = request_file
+        self._request_file = request_file
 
     @classmethod
     async def start(cls, folder: Path, stack: AsyncExitStack) -> Model:
@@ -91,7 +91,7 @@ class Model:
             text: Text of the message.
         """
         await client.turn(agent_id, f"{_KEPT_WITHIN} {text}")
-        return self._kept.read_bytes()
+        return self._request_file.read_bytes()
 
 
 @dataclass(slots=True)

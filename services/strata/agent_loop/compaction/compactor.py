@@ -101,7 +101,7 @@ class Compactor:
                     ask_model=key is None or space >= MIN_SUMMARISED_SPACE,
                 )
                 summarized_plan = planned
-            summarized = (*_gone(window, planned), *summarized_plan.evicted)
+            summarized = (*_removed_earlier(window, planned), *summarized_plan.evicted)
             message = self._message(
                 window, planned, summary.text, taint_of_messages(summarized), key
             )
@@ -119,7 +119,7 @@ class Compactor:
                 )
                 continue
             self._note_compaction(planned, summary, self._clock.monotonic() - started)
-            return Compacted(swapped, _stored(swapped, message))
+            return Compacted(swapped, _stored_summary(swapped, message))
         raise AssertionError("the last swap succeeds or raises")
 
     async def _ask_recall(
@@ -161,7 +161,7 @@ class Compactor:
         )
 
 
-def _gone(window: Window, planned: Plan) -> Sequence[Message]:
+def _removed_earlier(window: Window, planned: Plan) -> Sequence[Message]:
     """Returns all messages that the summary replaces, including earlier summaries."""
     kept_ids = {message.id for message in planned.kept}
     return [message for message in window.messages[1:] if message.id not in kept_ids]
@@ -190,5 +190,5 @@ def _packed_size(text: str, create_time: datetime, timezone: str) -> int:
     return len(pack_summary(text, create_time, timezone).encode("utf-8", "replace"))
 
 
-def _stored(window: Window, summary: Message) -> Message:
+def _stored_summary(window: Window, summary: Message) -> Message:
     return next((m for m in window.messages if m.id == summary.id), summary)

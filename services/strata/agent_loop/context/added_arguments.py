@@ -171,9 +171,9 @@ class ArgumentsStream:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
-        self._read = self._start
+        self._state = self._start
         self._key = ""
-        self._kept = 0
+        self._kept_count = 0
         self._depth = 0
         self._quoted = False
         self._escaped = False
@@ -186,15 +186,15 @@ class ArgumentsStream:
         """Adds a piece; returns its part of the arguments, and its part of the thought."""
         self._arguments, self._thoughts = [], []
         for char in piece:
-            self._read(char)
+            self._state(char)
         return "".join(self._arguments), "".join(self._thoughts)
 
     def _start(self, char: str) -> None:
         self._arguments.append(char)
         if char == "{":
-            self._read = self._between
+            self._state = self._between
         elif not char.isspace():
-            self._read = self._rest
+            self._state = self._rest
 
     def _rest(self, char: str) -> None:
         self._arguments.append(char)
@@ -202,10 +202,10 @@ class ArgumentsStream:
     def _between(self, char: str) -> None:
         """Reads the characters before a member or the end of the object."""
         if char == '"':
-            self._key, self._read = char, self._in_key
+            self._key, self._state = char, self._in_key
         elif char == "}" or (char != "," and not char.isspace()):
             self._arguments.append(char)
-            self._read = self._rest
+            self._state = self._rest
 
     def _in_key(self, char: str) -> None:
         self._key += char
@@ -214,7 +214,7 @@ class ArgumentsStream:
         elif char == "\\":
             self._escaped = True
         elif char == '"':
-            self._read = self._before_value
+            self._state = self._before_value
 
     def _before_value(self, char: str) -> None:
         if char == ":" or char.isspace():
@@ -223,14 +223,14 @@ class ArgumentsStream:
         self._dropped = name in self._names
         self._thought = StringDecoder() if self._dropped and name == THINKING else None
         if not self._dropped:
-            self._arguments.append(f"{', ' if self._kept else ''}{self._key}: ")
-            self._kept += 1
-        self._read = self._in_value
+            self._arguments.append(f"{', ' if self._kept_count else ''}{self._key}: ")
+            self._kept_count += 1
+        self._state = self._in_value
         self._in_value(char)
 
     def _in_value(self, char: str) -> None:
         if not self._quoted and not self._depth and char in ",}":
-            self._read = self._between
+            self._state = self._between
             self._between(char)
             return
         if not self._dropped:

@@ -201,14 +201,14 @@ class _Texts:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self._places: dict[str, int] = {}
+        self._index_of: dict[str, int] = {}
 
     def place(self, text: str) -> int:
         """Returns the position of a text."""
-        if text not in self._places:
-            self._places[text] = len(self.texts)
+        if text not in self._index_of:
+            self._index_of[text] = len(self.texts)
             self.texts.append(encodable_text(text))
-        return self._places[text]
+        return self._index_of[text]
 
 
 def _step_to_proto(step: RecordedStep, texts: _Texts) -> pb.RecordedStep:

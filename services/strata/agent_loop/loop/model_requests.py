@@ -164,7 +164,7 @@ class ModelRequester:
         self._stream_tokens = stream_tokens
         self._json_replies = json_replies
         self._sleep = sleep
-        self._shown = False
+        self._has_emitted = False
         self._sent_system: str | None = None
         self._measure()
 
@@ -189,7 +189,7 @@ class ModelRequester:
             StepFailedError: No model gave a usable reply.
             StrataError: Recall cannot be reached, or refused the compacted window.
         """
-        self._shown = False
+        self._has_emitted = False
         try:
             return await self._ask_current(name, window, offer)
         except StepFailedError as failed:
@@ -244,7 +244,7 @@ class ModelRequester:
         return self._chain.is_at_fallback or (error is not None and may_fail_over(error))
 
     async def _give_up(self, name: StepName, failed: StepFailedError) -> None:
-        if self._shown:
+        if self._has_emitted:
             await self._restart(name, failed.failure.message, given_up=True)
 
     def _measure(self) -> None:
@@ -348,7 +348,9 @@ class ModelRequester:
         """
         if not self._stream_tokens:
             return
-        self._shown = self._shown or isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta)
+        self._has_emitted = self._has_emitted or isinstance(
+            event, TextDelta | ReasoningDelta | ToolCallDelta
+        )
         if isinstance(event, TextDelta):
             await self._sink.emit(TextPiece(name.message_id, event.text))
         elif isinstance(event, ReasoningDelta):
@@ -470,7 +472,7 @@ class ModelRequester:
         return ModelRequestSent(name.message_id, prompt_tokens, ratio, self._chain.handle, digest)
 
     async def _restart(self, name: StepName, reason: str, **details: Any) -> None:
-        self._shown = False
+        self._has_emitted = False
         restarted = StepRestarted(name.step_id, name.step, reason, name.message_id, **details)
         await self._sink.emit(restarted)
 
@@ -486,7 +488,7 @@ class _Attempt:
     def __init__(self, asker: ModelRequester, name: StepName, offer: Offer) -> None:
         self.started = False
         self._asker = asker
-        self._held = HeldPieces(offer)
+        self._held_pieces = HeldPieces(offer)
         self._name = name
         self._offer = offer
         self._calls: dict[int, ArgumentsStream | None] = {}
@@ -511,13 +513,13 @@ class _Attempt:
                     return event
                 self.started = True
                 self._note(event)
-                if not self._held.take(event):
+                if not self._held_pieces.take(event):
                     await self._relay(event)
         raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
 
     async def release(self, reply: ModelReply) -> None:
         """Emits the pieces that were held back, in the form in which the reply is stored."""
-        for event in self._held.events_of(reply):
+        for event in self._held_pieces.events_of(reply):
             await self._relay(event)
 
     async def _relay(self, event: ModelEvent) -> None:

@@ -208,8 +208,8 @@ class HeldPieces:
     """
 
     def __init__(self, offer: Offer) -> None:
-        self._asked = offer.json_reply is not None
-        self._text = self._asked and offer.json_text
+        self._has_json_reply = offer.json_reply is not None
+        self._text = self._has_json_reply and offer.json_text
         self._texts = False
         self._calls: set[int] = set()
 
@@ -219,7 +219,7 @@ class HeldPieces:
             self._texts = self._texts or self._text
             return self._text
         # A few servers send the name of a tool in pieces.
-        if self._asked and isinstance(event, ToolCallDelta):
+        if self._has_json_reply and isinstance(event, ToolCallDelta):
             if SEND_MESSAGE.startswith(event.name):
                 self._calls.add(event.index)
             return event.index in self._calls

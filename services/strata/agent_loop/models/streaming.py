@@ -136,16 +136,16 @@ class ReplySize:
 
     def __init__(self, max_bytes: int = MAX_REPLY_BYTES) -> None:
         self.full = False
-        self._left = max_bytes
+        self._remaining_bytes = max_bytes
 
     def take(self, text: str) -> str:
         """Returns the part of a piece that fits into the limit."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-        if size <= self._left:
-            self._left -= size
+        if size <= self._remaining_bytes:
+            self._remaining_bytes -= size
             return text
-        allowed = text.encode("utf-8", "replace")[: self._left].decode("utf-8", "ignore")
-        self.full, self._left = True, 0
+        allowed = text.encode("utf-8", "replace")[: self._remaining_bytes].decode("utf-8", "ignore")
+        self.full, self._remaining_bytes = True, 0
         return allowed
 
     def take_call(self) -> None:

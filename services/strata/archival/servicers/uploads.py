@@ -41,7 +41,7 @@ class PassageUpload:
         wake: Callable[[], None],
     ) -> None:
         self._store = store
-        self._read = read
+        self._convert = read
         self._template = template
         self._wake = wake
         self._request = RequestKey()
@@ -113,7 +113,7 @@ class PassageUpload:
         while fresh:
             if self._state.complete:
                 raise request_id_reused(self._request.id)
-            new_passages = await self._read(fresh, "passages")
+            new_passages = await self._convert(fresh, "passages")
             digest = reduce(_digest_with, fresh, self._digest)
             self._state = await self._store.upload(
                 archive_ref,

@@ -55,7 +55,7 @@ class Grep:
         self._store = store
         self._windows = windows
         self._clock = clock
-        self._places = FairSlots(_AT_ONCE, "searches of files by pattern")
+        self._slots = FairSlots(_AT_ONCE, "searches of files by pattern")
 
     async def search(self, query: GrepQuery) -> GrepPage:
         """Returns a page of the matches in the agent's files, in order of name and line.
@@ -68,7 +68,7 @@ class Grep:
         check_query(query)
         pattern, is_included = LinePattern(query.pattern), name_filter(query.include)
         files, total_files = await self._files(query.agent_id, is_included)
-        async with self._places.slot():
+        async with self._slots.slot():
             survey = await self._survey(files, pattern)
         report = report_of(query, files, survey, total_files)
         lines = await self._lines(query, files, report.hits)

@@ -106,7 +106,7 @@ class _Extraction:
         self._packages = packages
         self._needed: set[str] = set()
         # Numbers of the included statements, with the needed names of an import.
-        self._taken: dict[int, set[str]] = {}
+        self._taken_names: dict[int, set[str]] = {}
 
     def source(self) -> str:
         """Returns the source, which is valid if there are no `problems`."""
@@ -129,7 +129,7 @@ class _Extraction:
             if isinstance(statement.node, ast.ImportFrom) and (
                 statement.node.module == "__future__"
             ):
-                self._taken[number] = set(statement.binds)
+                self._taken_names[number] = set(statement.binds)
         pieces: list[str] = []
         if self._above:
             pieces = self._inner()
@@ -138,7 +138,7 @@ class _Extraction:
             if len(module.binders[node.name]) > 1:
                 problem_text = f"the module binds {node.name} again"
                 self._problem(problem_text, max(self._lines_that_bind(node.name)))
-        return "".join([*self._taken_pieces(), *pieces])
+        return "".join([*self._pieces_of_taken(), *pieces])
 
     def _inner(self) -> list[str]:
         """Extracts a function that is not at the top level of its module."""
@@ -225,8 +225,8 @@ class _Extraction:
 
     def _take(self, number: int, name: str) -> None:
         statement = self._module.statements[number]
-        is_taken = number in self._taken
-        self._taken.setdefault(number, set()).add(name)
+        is_taken = number in self._taken_names
+        self._taken_names.setdefault(number, set()).add(name)
         if is_taken and not statement.is_import:
             return
         self._check_imports(statement.node, name)
@@ -261,15 +261,15 @@ class _Extraction:
                     )
                     self._problem(problem_text, import_.lineno)
 
-    def _taken_pieces(self) -> Iterator[str]:
+    def _pieces_of_taken(self) -> Iterator[str]:
         """Yields the text of the included statements, with blank lines between them."""
         before: SourceStatement | None = None
-        for number in sorted(self._taken):
+        for number in sorted(self._taken_names):
             statement = self._module.statements[number]
             wide = _is_wide(statement) or (before is not None and _is_wide(before))
             if before is not None and wide:
                 yield "\n\n"
-            yield f"{self._text_of(statement, self._taken[number])}\n"
+            yield f"{self._text_of(statement, self._taken_names[number])}\n"
             before = statement
 
     def _text_of(self, statement: SourceStatement, names: set[str]) -> str:

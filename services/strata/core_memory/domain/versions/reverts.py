@@ -54,7 +54,7 @@ class _BlockRevert:
     """A block, its new state, and the revisions that this undoes."""
 
     block: Block
-    wanted: Block
+    reverted: Block
     ranges: Sequence[RevisionRange]
 
 
@@ -91,7 +91,7 @@ async def revert(
             conflicts.append(block.label)
     if conflicts:
         raise _conflict(conflicts)
-    changed = [outcome for outcome in outcomes if outcome.wanted != outcome.block]
+    changed = [outcome for outcome in outcomes if outcome.reverted != outcome.block]
     return await _write(unit, command, changed, now, encode)
 
 
@@ -215,7 +215,7 @@ async def _write(
     changes: list[Change] = []
     versions: list[tuple[Block, Authorship]] = []
     for outcome in outcomes:
-        changed = _next(outcome.wanted, now)
+        changed = _next(outcome.reverted, now)
         operation = REVERT if changed.delete_time is None else DELETE
         diff = unified_diff(outcome.block.value, changed.value)
         changes.append(Change(changed, diff, operation))
