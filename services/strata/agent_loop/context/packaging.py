@@ -205,10 +205,10 @@ def bounded_returns(returns: Sequence[ToolReturn]) -> tuple[ToolReturn, ...]:
     )
 
 
-def _cut_to(part: ToolReturn, most: int, size: int) -> ToolReturn:
+def _cut_to(part: ToolReturn, max_chars: int, size: int) -> ToolReturn:
     chars = len(part.content)
-    while size > most:
-        chars = min(chars * most // size, chars - 1) - _CUT_MARGIN
+    while size > max_chars:
+        chars = min(chars * max_chars // size, chars - 1) - _CUT_MARGIN
         content = cut_return(part.content, max(chars, 0))
         size = _size(content) if chars > 0 else 0
     return replace(part, content=content)

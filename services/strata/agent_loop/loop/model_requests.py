@@ -421,8 +421,8 @@ class ModelRequester:
     ) -> StepFailedError:
         """Returns the error of a step whose smallest request was refused as too long."""
         fixed, size = _fixed_bytes(window, offer), self._chain.current.settings.context_window
-        most = self._token_budget.estimate(fixed) * _MOST_UNDERESTIMATED
-        if fixed < refused.size * (1.0 - MESSAGES_SHARE) or most < size:
+        max_tokens = self._token_budget.estimate(fixed) * _MOST_UNDERESTIMATED
+        if fixed < refused.size * (1.0 - MESSAGES_SHARE) or max_tokens < size:
             return from_model_error(error)
         # Not the messages: memory has more tokens than estimated from its bytes.
         parts = system_parts(window.messages[0].text, offer.schemas, self._token_budget.estimate)

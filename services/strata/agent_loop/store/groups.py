@@ -382,8 +382,10 @@ def _manager(manager: ManagerConfig) -> dict[str, Any]:
 
 
 def _group(row: Mapping[Any, Any]) -> Group:
-    stored = row["manager"]
-    settings: dict[str, Any] = json.loads(stored) if isinstance(stored, str) else dict(stored)
+    manager_fields = row["manager"]
+    settings: dict[str, Any] = (
+        json.loads(manager_fields) if isinstance(manager_fields, str) else dict(manager_fields)
+    )
     manager_agent = None
     kind = ManagerType(settings.pop("type"))
     for name in SETTINGS_OF_THE_AGENT:

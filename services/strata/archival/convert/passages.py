@@ -234,17 +234,17 @@ def to_listing(request: pb.ListPassagesRequest) -> tuple[ArchiveRef, Filter]:
     return archive_ref, within
 
 
-def inserted_to_proto(stored: InsertedPassage) -> pb.InsertPassageResponse:
+def inserted_to_proto(inserted: InsertedPassage) -> pb.InsertPassageResponse:
     """Returns a stored passage and its near-duplicates as a response."""
-    near = stored.passage.near_duplicate_ids
+    near = inserted.passage.near_duplicate_ids
     return pb.InsertPassageResponse(
-        passage=passage_to_proto(stored.passage),
-        duplicate=stored.duplicate,
+        passage=passage_to_proto(inserted.passage),
+        duplicate=inserted.duplicate,
         near_duplicate_ids=near,
         near_duplicates=[
             pb.NearDuplicate(passage_id=passage_id, text=text, taint=labels_to_proto(taint))
             for passage_id, text, taint in zip(
-                near, stored.near_texts, stored.near_taints, strict=False
+                near, inserted.near_texts, inserted.near_taints, strict=False
             )
         ],
     )

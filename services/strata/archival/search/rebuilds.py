@@ -61,11 +61,11 @@ class PassageTexts:
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
-        stored = []
+        texts = []
         for project, passage_id in keys:
             alive = await self._alive(project, [passage_id])
-            stored += [StoredText(project, passage.id, passage.text) for passage in alive]
-        return stored
+            texts += [StoredText(project, passage.id, passage.text) for passage in alive]
+        return texts
 
     async def _alive(self, project: str, ids: Sequence[str]) -> list[Passage]:
         alive = [
@@ -114,13 +114,13 @@ class ChunkTexts:
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
-        stored = []
+        texts = []
         for project, name in keys:
             set_id, ordinal = split_key(name)
             text = await self._contents.text((project, set_id), ordinal)
             if text is not None:
-                stored.append(StoredText(project, name, text))
-        return stored
+                texts.append(StoredText(project, name, text))
+        return texts
 
 
 class ArchiveRebuild:

@@ -71,13 +71,15 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         archive_ref = convert.to_place(request.archive_id, request.agent_id)
         key = convert.to_request(request)
         passages = await self._to_passages([request.passage], "passage")
-        (stored,) = await self._passages.insert(
+        (inserted,) = await self._passages.insert(
             archive_ref, passages, self._template(archive_ref), key
         )
-        if stored.duplicate:
-            stored = replace(stored, passage=await self._with_tags(stored.passage, request.passage))
+        if inserted.duplicate:
+            inserted = replace(
+                inserted, passage=await self._with_tags(inserted.passage, request.passage)
+            )
         self._wake()
-        return convert_passages.inserted_to_proto(stored)
+        return convert_passages.inserted_to_proto(inserted)
 
     async def _with_tags(self, passage: Passage, new_passage: pb.NewPassage) -> Passage:
         """Returns a stored passage after it got the tags with which its text was sent again."""

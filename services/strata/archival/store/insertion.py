@@ -195,19 +195,19 @@ async def _store(
         archive_id,
         [item.content_hash for item in passages if item.id not in rows_by_id],
     )
-    stored = []
+    inserted = []
     for item in passages:
         if item.id in rows_by_id:
             row = rows_by_id[item.id]
             passage = _as_stored(item, archive_id, tuple(row.near_ids))
             taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
-            stored.append(InsertedPassage(passage, False, tuple(row.near_texts), taints))
+            inserted.append(InsertedPassage(passage, False, tuple(row.near_texts), taints))
         elif item.content_hash in stored_ids:
-            stored.append(InsertedPassage(stored_ids[item.content_hash], duplicate=True))
+            inserted.append(InsertedPassage(stored_ids[item.content_hash], duplicate=True))
         else:
             # The conflicting passage was deleted concurrently.
             raise UnavailableError("Send the passages again.", retry_after=0.0)
-    return stored
+    return inserted
 
 
 async def _own_archive(

@@ -99,10 +99,10 @@ class PostgresPassageStore:
                 return state
             if state.complete:
                 raise request_id_reused(request.id)
-            stored = await insert_passages(
+            inserted = await insert_passages(
                 connection, archive_ref, passages, template, NOT_REPEATABLE
             )
-            state = state.plus(stored, digest)
+            state = state.plus(inserted, digest)
             await RECEIPTS.answer(connection, request, _progress_to_json(state))
             return state
 
@@ -292,8 +292,8 @@ def _progress_to_json(progress: UploadProgress) -> dict[str, Any]:
     return values
 
 
-def _progress_from_json(stored: dict[str, Any]) -> UploadProgress:
-    values = dict(stored)
+def _progress_from_json(fields: dict[str, Any]) -> UploadProgress:
+    values = dict(fields)
     return UploadProgress(digest=values.pop("said"), **values)
 
 

@@ -196,14 +196,14 @@ def archive_to_json(archive: Archive) -> dict[str, Any]:
     }
 
 
-def archive_from_json(stored: dict[str, Any]) -> Archive:
+def archive_from_json(fields: dict[str, Any]) -> Archive:
     """Returns the archive of a receipt."""
     return Archive(
         **{
-            **stored,
-            "create_time": datetime.fromisoformat(stored["create_time"]),
-            "update_time": datetime.fromisoformat(stored["update_time"]),
-            "agent_ids": tuple(stored["agent_ids"]),
+            **fields,
+            "create_time": datetime.fromisoformat(fields["create_time"]),
+            "update_time": datetime.fromisoformat(fields["update_time"]),
+            "agent_ids": tuple(fields["agent_ids"]),
         }
     )
 

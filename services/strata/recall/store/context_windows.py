@@ -370,8 +370,8 @@ class PostgresWindowStore:
         if row is None:
             async with self._database.transaction(read_only=True) as connection:
                 return await self._repeated_step(connection, project, step)
-        stored = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
-        return CommittedStep(stored, row.revision, row.message_count)
+        messages = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
+        return CommittedStep(messages, row.revision, row.message_count)
 
     async def compact(self, compaction: Compaction) -> Window:
         """Stores a summary and replaces the window."""
@@ -465,7 +465,7 @@ class PostgresWindowStore:
             system: The system message; None to read it.
         """
         first = row.message_count - len(inputs)
-        stored = _placed(inputs, row.conversation_id, row.agent_id, first)
+        messages = _placed(inputs, row.conversation_id, row.agent_id, first)
         earlier_ids = row.message_ids[: -len(inputs) or None]
         unchanged = _unchanged(row, earlier_ids, held)
         shown_ids = _without(earlier_ids, unchanged)
@@ -477,7 +477,7 @@ class PostgresWindowStore:
             return None
         earlier = [by_id[message_id] for message_id in shown_ids]
         return TurnStart(
-            window=_window(row, [*earlier, *stored]), inputs=stored, unchanged_count=unchanged
+            window=_window(row, [*earlier, *messages]), inputs=messages, unchanged_count=unchanged
         )
 
     async def _resume(

@@ -482,10 +482,10 @@ def shortened_replies(results: Sequence[dict[str, Any]], limit: int) -> list[dic
     ]
 
 
-def _cut_reply(reply: str, most: int) -> str:
+def _cut_reply(reply: str, max_bytes: int) -> str:
     kept_chars, shortened = len(reply), reply
-    while kept_chars and (size := len(_json(shortened)) - 2) > most:
-        kept_chars = max(0, kept_chars - max(size - most, kept_chars // 8))
+    while kept_chars and (size := len(_json(shortened)) - 2) > max_bytes:
+        kept_chars = max(0, kept_chars - max(size - max_bytes, kept_chars // 8))
         shortened = f"{reply[:kept_chars]}... [truncated {len(reply) - kept_chars} chars]"
     return shortened
 

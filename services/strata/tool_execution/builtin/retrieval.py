@@ -172,7 +172,7 @@ class ArchivalTools:
         return await self._search(arguments, caller)
 
     async def _insert(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
-        stored = await self._passages.InsertPassage(
+        response = await self._passages.InsertPassage(
             passage_pb.InsertPassageRequest(
                 request_id=call.key,
                 agent_id=caller.agent_id,
@@ -189,17 +189,17 @@ class ArchivalTools:
                 ),
             )
         )
-        if stored.duplicate:
+        if response.duplicate:
             note: dict[str, Any] = {
                 "message": "Nothing was stored: archival memory holds this very text already."
             }
             if arguments.get("tags"):
-                note["tags"] = list(stored.passage.tags)
+                note["tags"] = list(response.passage.tags)
             return Output(note, archival_changed="tags" in note)
         near = (
-            label for near_duplicate in stored.near_duplicates for label in near_duplicate.taint
+            label for near_duplicate in response.near_duplicates for label in near_duplicate.taint
         )
-        return Output(_near(stored), archival_changed=True, taint=taint_from_proto(near))
+        return Output(_near(response), archival_changed=True, taint=taint_from_proto(near))
 
     async def _search(self, arguments: Arguments, caller: CallingAgent) -> Output:
         timezone = zone_of(caller.timezone)
@@ -220,13 +220,13 @@ class ArchivalTools:
         return Output(results, taint=taint_of_passages(response.hits))
 
 
-def _near(stored: passage_pb.InsertPassageResponse) -> dict[str, Any] | None:
-    if not stored.near_duplicates:
+def _near(response: passage_pb.InsertPassageResponse) -> dict[str, Any] | None:
+    if not response.near_duplicates:
         return None
     return {
         "message": "Stored. Archival memory already held what is nearly the same:",
         "near_duplicates": [
-            {"id": near.passage_id, "content": near.text} for near in stored.near_duplicates
+            {"id": near.passage_id, "content": near.text} for near in response.near_duplicates
         ],
     }
 

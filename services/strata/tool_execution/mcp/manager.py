@@ -272,8 +272,11 @@ class McpManager:
             key[0] for key, entry in self._entries.items() if entry.connection is not None
         )
         sessions.update(key[0] for key in self._contacts)
-        most = share_of(self._limits.connections)
-        return sessions[current_project()] < most and sessions.total() < self._limits.connections
+        max_connections = share_of(self._limits.connections)
+        return (
+            sessions[current_project()] < max_connections
+            and sessions.total() < self._limits.connections
+        )
 
     def _contact_done(self, key: Key, _: asyncio.Task[None]) -> None:
         self._contacts.pop(key, None)
@@ -410,11 +413,11 @@ class McpManager:
         return synced
 
     async def _make_space(self, entry: _Entry) -> None:
-        project, most = current_project(), share_of(self._limits.connections)
+        project, max_connections = current_project(), share_of(self._limits.connections)
         connection_counts = Counter(
             key[0] for key, other in self._entries.items() if other.connection is not None
         )
-        full = connection_counts[project] >= most
+        full = connection_counts[project] >= max_connections
         if not full and connection_counts.total() < self._limits.connections:
             return
         idle = {
@@ -427,7 +430,7 @@ class McpManager:
         }
         if not idle:
             raise ConnectError(
-                f"the project has sessions with {most} MCP servers, the maximum"
+                f"the project has sessions with {max_connections} MCP servers, the maximum"
                 if full
                 else "this server has the maximum number of MCP sessions"
             )

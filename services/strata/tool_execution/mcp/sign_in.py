@@ -222,13 +222,13 @@ class SignIns:
                 return newer
         raise NoTokenError(f"{REVOKED}: {SIGN_IN_AGAIN}")
 
-    def _opened(self, server: McpServer, stored: SealedTokens | None) -> Tokens:
-        if stored is None:
+    def _opened(self, server: McpServer, sealed_tokens: SealedTokens | None) -> Tokens:
+        if sealed_tokens is None:
             raise NoTokenError(NOT_SIGNED_IN)
-        if stored.problem:
-            raise NoTokenError(f"{stored.problem}: {SIGN_IN_AGAIN}")
+        if sealed_tokens.problem:
+            raise NoTokenError(f"{sealed_tokens.problem}: {SIGN_IN_AGAIN}")
         try:
-            tokens = _tokens(self._box.open(_tokens_name(server.id), stored.sealed))
+            tokens = _tokens(self._box.open(_tokens_name(server.id), sealed_tokens.sealed))
         except (DataLossError, FailedPreconditionError) as error:
             raise NoTokenError(f"{error.message} {SIGN_IN_AGAIN}") from None
         if tokens.server_url != server.url:

@@ -71,11 +71,11 @@ class ToolSearch:
 
         Without an embedding model, only words are compared.
         """
-        stored = await self._store.searchable(MOST_TOOLS)
-        tools_by_name = {tool.name: (tool, vector) for tool, vector in stored}
+        stored_tools = await self._store.searchable(MOST_TOOLS)
+        tools_by_name = {tool.name: (tool, vector) for tool, vector in stored_tools}
         tools_by_name.update((tool.name, (tool, None)) for tool in self._builtin.values())
         tools = [tool for tool, _ in tools_by_name.values()]
-        stored_vectors = {tool.id: vector for tool, vector in stored if vector is not None}
+        stored_vectors = {tool.id: vector for tool, vector in stored_tools if vector is not None}
         query_vector, vectors = await self._vectors_for(query, tools, stored_vectors)
         # In a thread: 2,000 tools take more than a tenth of a second.
         return await asyncio.to_thread(_best, query, query_vector, tools, vectors, limit)
@@ -110,11 +110,11 @@ class ToolSearch:
         missing: list[tuple[Tool, str]] = []
         hashes = await asyncio.to_thread(_hashes, embedder.model_id, tools)
         for tool, name in zip(tools, hashes, strict=True):
-            stored = stored_vectors.get(tool.id)
+            stored_vector = stored_vectors.get(tool.id)
             if tool.own is None and name in self._own_vectors:
                 vectors[tool.id] = self._own_vectors[name]
-            elif stored is not None and stored.text_hash == name:
-                vectors[tool.id] = stored.vector
+            elif stored_vector is not None and stored_vector.text_hash == name:
+                vectors[tool.id] = stored_vector.vector
             else:
                 missing.append((tool, name))
         loop = asyncio.get_running_loop()

@@ -95,8 +95,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         check_secrets(tool, require_caller())
         if tool.type is ToolType.CUSTOM:
             await self._runners.sandbox.prepare(tool)
-        stored = await self._store.upsert(tool, request_key)
-        return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored))
+        stored_tool = await self._store.upsert(tool, request_key)
+        return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored_tool))
 
     async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
         """Returns a tool by id or name."""

@@ -213,16 +213,16 @@ class EgressProxy:
             await reader.read(1)
 
     async def _copy(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_bytes: int | None
     ) -> None:
-        """Copies up to `most` bytes; None means until the end."""
-        while (most is None or most > 0) and self._remaining_bytes > 0:
-            data = await reader.read(_CHUNK if most is None else min(_CHUNK, most))
+        """Copies up to `max_bytes` bytes; None means until the end."""
+        while (max_bytes is None or max_bytes > 0) and self._remaining_bytes > 0:
+            data = await reader.read(_CHUNK if max_bytes is None else min(_CHUNK, max_bytes))
             if not data:
                 return
             self._remaining_bytes -= len(data)
-            if most is not None:
-                most -= len(data)
+            if max_bytes is not None:
+                max_bytes -= len(data)
             writer.write(data)
             await writer.drain()
 

@@ -95,13 +95,13 @@ class Interval:
 
     def highest(self, name: str, *by: str) -> dict[tuple[str, ...], float]:
         """Returns the highest present value of a gauge that several ports report, by labels."""
-        most: dict[tuple[str, ...], float] = {}
+        highest_values: dict[tuple[str, ...], float] = {}
         for _, later in self._pairs:
             for (sample, labels), value in later.samples.items():
                 if sample == name:
                     key = _key(labels, by)
-                    most[key] = max(most.get(key, -math.inf), value)
-        return most
+                    highest_values[key] = max(highest_values.get(key, -math.inf), value)
+        return highest_values
 
     def rates(self, name: str, *by: str, **matching: str) -> dict[tuple[str, ...], float]:
         """Returns how much a counter grew per second, summed by labels."""

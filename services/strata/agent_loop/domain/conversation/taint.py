@@ -65,13 +65,13 @@ def _of_message(message: Message) -> Iterator[TaintSource]:
             yield TaintSource(label, message.id, tool_return.name, tool_return.tool_call_id)
 
 
-def _cut(sources: Sequence[TaintSource], most: int) -> tuple[TaintSource, ...]:
-    """Returns the first `most` sources, and at least the first source of each label."""
+def _cut(sources: Sequence[TaintSource], max_sources: int) -> tuple[TaintSource, ...]:
+    """Returns the first `max_sources` sources, and at least the first source of each label."""
     first = {source.label: index for index, source in reversed(list(enumerate(sources)))}
     kept_indices = {*first.values()}
     kept_indices.update(
         [index for index in range(len(sources)) if index not in kept_indices][
-            : most - len(kept_indices)
+            : max_sources - len(kept_indices)
         ]
     )
     return tuple(sources[index] for index in sorted(kept_indices))

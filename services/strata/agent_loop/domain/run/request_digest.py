@@ -175,17 +175,17 @@ def _ranges(sequences: Sequence[int]) -> tuple[int, ...]:
 
 
 def _change(before: str, after: str) -> SystemChange:
-    most = min(len(before), len(after))
-    prefix = _common(before, after, most)
+    max_length = min(len(before), len(after))
+    prefix = _common(before, after, max_length)
     # Reversed, the common end of the two rests is a common beginning.
-    suffix = _common(before[prefix:][::-1], after[prefix:][::-1], most - prefix)
+    suffix = _common(before[prefix:][::-1], after[prefix:][::-1], max_length - prefix)
     removed = before[prefix : len(before) - suffix]
     return SystemChange(digest_of_text(before), prefix, suffix, removed)
 
 
-def _common(one: str, other: str, most: int) -> int:
+def _common(one: str, other: str, max_length: int) -> int:
     """Returns the length of the common beginning of two texts."""
-    low, high = 0, most
+    low, high = 0, max_length
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

@@ -197,9 +197,9 @@ def _disk(pid: int, call: Watched) -> str:
     return ""
 
 
-def _tree(folder: str, most: int) -> Iterator[os.stat_result]:
+def _tree(folder: str, max_entries: int) -> Iterator[os.stat_result]:
     folders, count = [folder], 0
-    while folders and count < most:
+    while folders and count < max_entries:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
@@ -208,7 +208,7 @@ def _tree(folder: str, most: int) -> Iterator[os.stat_result]:
                     yield status
                     if stat.S_ISDIR(status.st_mode):
                         folders.append(entry.path)
-                    if count >= most:
+                    if count >= max_entries:
                         return
         except OSError:
             # The folder has been removed, or its path is too long.
