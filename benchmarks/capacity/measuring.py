@@ -56,8 +56,8 @@ class Demand:
     def whole_ms(self) -> dict[str, float]:
         """Processor time by service and engine, with the work in the background."""
         return {
-            name: used + self.background_ms.get(name, 0.0)
-            for name, used in self.turn_ms.items()
+            name: cpu_ms + self.background_ms.get(name, 0.0)
+            for name, cpu_ms in self.turn_ms.items()
             if name not in (CLIENT, MODEL)
         }
 
@@ -115,8 +115,8 @@ async def measure_demand(cluster: Cluster, model: Model, clients: int, seconds: 
     counts = await cluster.database() - counts
     settled = _cpu(cluster, model)
     return Demand(
-        {name: used / turns for name, used in (after - before).items()},
-        {name: used / turns for name, used in (settled - after).items()},
+        {name: cpu_ms / turns for name, cpu_ms in (after - before).items()},
+        {name: cpu_ms / turns for name, cpu_ms in (settled - after).items()},
         response,
         counts["commits"] / turns,
         counts["flushes"] / turns,
