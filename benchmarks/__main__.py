@@ -81,7 +81,7 @@ def chosen_suites(patterns: list[str], *, peers_exist: bool) -> list[str]:
     return [
         name
         for name in (START, *SUITES)
-        if _wanted(name, patterns) and (patterns or name != PEERS or peers_exist)
+        if _is_selected(name, patterns) and (patterns or name != PEERS or peers_exist)
     ]
 
 
@@ -116,7 +116,7 @@ async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:
     return report
 
 
-def _wanted(name: str, patterns: list[str]) -> bool:
+def _is_selected(name: str, patterns: list[str]) -> bool:
     return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
 
 

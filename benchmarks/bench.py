@@ -63,18 +63,20 @@ QUICK = Effort(
 class Model:
     """The model double that answers at once, in its own process."""
 
-    def __init__(self, child: Child, url: str, kept: Path) -> None:
+    def __init__(self, child: Child, url: str, request_file: Path) -> None:
         self.url = url
         self._child = child
-        self._kept = kept
+        self._request_file = request_file
 
     @classmethod
     async def start(cls, folder: Path, stack: AsyncExitStack) -> Model:
         """Starts it."""
-        kept = folder / "request.json"
-        child = Child(["-m", "benchmarks.model_double", str(kept)], {}, folder / "model.log")
+        request_file = folder / "request.json"
+        child = Child(
+            ["-m", "benchmarks.model_double", str(request_file)], {}, folder / "model.log"
+        )
         stack.push_async_callback(child.stop)
-        return cls(child, await child.line("URL"), kept)
+        return cls(child, await child.line("URL"), request_file)
 
     def cpu_ms(self) -> float:
         """Returns the processor time that its process has used, in milliseconds."""
@@ -89,7 +91,7 @@ class Model:
             text: Text of the message.
         """
         await client.turn(agent_id, f"{_KEPT_WITHIN} {text}")
-        return self._kept.read_bytes()
+        return self._request_file.read_bytes()
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 Compile is an internal call, which the gateway does not forward. So a second instance of the
 service is built here on the same database and called through the in-process channel, as the agent
-loop does. Its own time is that of the same work without the call.
+loop does. Its own time is the time of the same work without the call.
 """
 
 from __future__ import annotations
@@ -126,14 +126,14 @@ async def compile_big(bench: Bench) -> None:
                 block_pb.UpdateBlockRequest(block_id=next(changing), value=value)
             )
             await times.take(service, request)
-        shown = len((await service.context.Compile(request)).memory_section)
-    if shown < _BLOCKS * _CHARS:
+        section_chars = len((await service.context.Compile(request)).memory_section)
+    if section_chars < _BLOCKS * _CHARS:
         raise RuntimeError("not everything is shown")
     bench.report.add(
         *times.rows(
             f"{_BLOCKS} blocks, {_FILES} files",
             BIG_TARGET_MS,
-            f"{shown / 1000:.0f},000 characters, one block changed",
+            f"{section_chars / 1000:.0f},000 characters, one block changed",
         )
     )
 

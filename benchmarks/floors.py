@@ -88,7 +88,7 @@ class HopFloor:
 class ModelFloor:
     """Makes one model request over a bare connection: the model's own time.
 
-    The request is that of Strata, byte for byte. The stream is read to the end but not parsed.
+    The request equals Strata's, byte for byte. The stream is read to the end but not parsed.
     """
 
     def __init__(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Measures how fast documents are indexed, and turns and searches beside it."""
+"""Measures the speed of indexing, and of turns and searches meanwhile."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.texts import facts, questions
 # Pause between two turns, as between two messages of several persons.
 _PAUSE_S = 0.05
 _MOST_TIMES = 1.5
-# So that the import does not end while turns are measured beside it.
+# Large enough that the import does not end while turns are measured.
 _IMPORT_BYTES = 10_000_000
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 async def indexing(bench: Bench) -> None:
-    """Uploads a document and waits until it is indexed, and makes turns beside a bulk import."""
+    """Uploads a document, waits until it is indexed, and makes turns during a bulk import."""
     rate = await _rate(bench, bench.effort.indexed_bytes)
     alone, beside = Samples(), Samples()
     searches_alone, searches_beside = Samples(), Samples()

@@ -27,7 +27,7 @@ def edit_memory(request: ModelCall) -> Step:
     return call("memory_insert", {"label": "human", "new_str": "Says good morning."})
 
 
-async def serve(kept: Path) -> None:
+async def serve(request_file: Path) -> None:
     """Serves until it is ended."""
     server: ModelServer
 
@@ -35,7 +35,7 @@ async def serve(kept: Path) -> None:
         # The double keeps all requests for tests; thousands of them would only take memory.
         server.requests.clear()
         if request.last_text.startswith("keep"):
-            kept.write_text(json.dumps(request.body, ensure_ascii=False))
+            request_file.write_text(json.dumps(request.body, ensure_ascii=False))
         if "memory_finish_edits" in request.tool_names:
             return edit_memory(request)
         if MARKING_TOOL in request.tool_names and request.last_text.startswith("mark"):

@@ -1,4 +1,4 @@
-"""Measures the current speed of the machine; that of shared machines varies by half."""
+"""Measures the current speed of the machine: the speed of shared machines varies by half."""
 
 from __future__ import annotations
 

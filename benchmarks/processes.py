@@ -57,7 +57,7 @@ class Child:
         arguments: What follows `python`.
         values: Its settings, as environment variables.
         log: Receives what it prints to standard error.
-        python: The interpreter; by default that of this process.
+        python: The interpreter; by default the one of this process.
         accepts_lines: Whether lines can be written to its standard input, which is empty otherwise.
     """
 
@@ -93,8 +93,8 @@ class Child:
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
-    async def line(self, wanted: str, *, seconds: float = 120.0) -> str:
-        """Waits for a line that begins with `wanted`, and returns the rest of it.
+    async def line(self, marker: str, *, seconds: float = 120.0) -> str:
+        """Waits for a line that begins with `marker`, and returns the rest of it.
 
         Raises:
             RuntimeError: It ended without such a line; the message ends with its log.
@@ -107,8 +107,8 @@ class Child:
                 if not line:
                     tail = self._log.read_text(errors="replace")[-2000:]
                     raise RuntimeError(f"the process ended early: {tail}")
-                if line.startswith(wanted):
-                    return line.removeprefix(wanted).strip()
+                if line.startswith(marker):
+                    return line.removeprefix(marker).strip()
 
     async def stop(self, *, seconds: float = 30.0) -> float:
         """Ends it and its children; returns the seconds it took."""

@@ -55,10 +55,10 @@ async def idle_memory(bench: Bench) -> None:
 
 
 def _memory(name: str, system: System, state: str = "") -> Row:
-    used = system.usage()
-    megabytes = used.megabytes
+    usage = system.usage()
+    megabytes = usage.megabytes
     parts = sorted(megabytes.items(), key=lambda item: -item[1])
-    note = ", ".join(f"{kind} {value:.0f} in {used.count[kind]}" for kind, value in parts) + state
+    note = ", ".join(f"{kind} {value:.0f} in {usage.count[kind]}" for kind, value in parts) + state
     return Row(
         name, sum(megabytes.values()), "MB PSS", target=_target(system, IDLE_TARGET_MB), note=note
     )

@@ -1,4 +1,4 @@
-"""Starts and stops `strata up` in a data folder of its own, with a model double."""
+"""Starts and stops `strata up` in a new data folder, with a model double."""
 
 from __future__ import annotations
 

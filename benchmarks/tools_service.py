@@ -95,17 +95,17 @@ class _WiringWithRunner:
         others: The channels to the other services.
     """
 
-    def __init__(self, network: InProcessNetwork, others: Wiring) -> None:
+    def __init__(self, network: InProcessNetwork, wiring: Wiring) -> None:
         self.verifier = network.verifier
         self.clock = network.clock
         self.telemetry = network.telemetry
         self.shared_resources = network.shared_resources
         self._network = network
-        self._others = others
+        self._wiring = wiring
 
     def channel(self, service: str) -> grpc.aio.Channel:
         """See `Wiring.channel`."""
-        wiring = self._network if service == _RUNNER else self._others
+        wiring = self._network if service == _RUNNER else self._wiring
         return wiring.channel(service)
 
 

@@ -188,13 +188,13 @@ def _chunks(count: int) -> Iterator[int]:
 
 
 def _count_cpu(total: dict[str, float], before: dict[str, float], after: dict[str, float]) -> None:
-    for kind, used in after.items():
+    for kind, cpu_ms in after.items():
         # PostgreSQL's workers are short-lived, and their processor time ends with them.
-        total[kind] = total.get(kind, 0.0) + max(used - before.get(kind, 0.0), 0.0)
+        total[kind] = total.get(kind, 0.0) + max(cpu_ms - before.get(kind, 0.0), 0.0)
 
 
 def _cpu_row(name: str, cpu: dict[str, float], turns: int) -> Row:
-    per_turn = {kind: used / turns for kind, used in cpu.items()}
+    per_turn = {kind: cpu_ms / turns for kind, cpu_ms in cpu.items()}
     parts = sorted(per_turn.items(), key=lambda item: -item[1])
-    note = ", ".join(f"{kind} {used:.1f}" for kind, used in parts if used >= 0.05)
+    note = ", ".join(f"{kind} {cpu_ms:.1f}" for kind, cpu_ms in parts if cpu_ms >= 0.05)
     return Row(name, sum(per_turn.values()), "ms CPU", samples=turns, note=note)

@@ -52,8 +52,8 @@ class Cluster:
 
     def cpu_ms(self) -> Counter[str]:
         """Returns the processor time of its processes in milliseconds, by service and engine."""
-        used = usage(self._child.pid).cpu_ms
-        times = Counter({name: round(milliseconds) for name, milliseconds in used.items()})
+        cpu_ms = usage(self._child.pid).cpu_ms
+        times = Counter({name: round(milliseconds) for name, milliseconds in cpu_ms.items()})
         # The supervisor, which has nothing to do with a turn.
         del times["strata"]
         return times

@@ -35,7 +35,7 @@ class Demand:
             last turn had ended.
         background_ms: The processor time of the work that followed in the background.
         response_ms: Median time of a turn of a single client.
-        commits: Transactions that PostgreSQL committed, with those of the background.
+        commits: Transactions that PostgreSQL committed, including background work.
         flushes: Flushes of its log.
         wal_bytes: Bytes of its log.
     """
@@ -56,8 +56,8 @@ class Demand:
     def whole_ms(self) -> dict[str, float]:
         """Processor time by service and engine, with the work in the background."""
         return {
-            name: used + self.background_ms.get(name, 0.0)
-            for name, used in self.turn_ms.items()
+            name: cpu_ms + self.background_ms.get(name, 0.0)
+            for name, cpu_ms in self.turn_ms.items()
             if name not in (CLIENT, MODEL)
         }
 
@@ -115,8 +115,8 @@ async def measure_demand(cluster: Cluster, model: Model, clients: int, seconds: 
     counts = await cluster.database() - counts
     settled = _cpu(cluster, model)
     return Demand(
-        {name: used / turns for name, used in (after - before).items()},
-        {name: used / turns for name, used in (settled - after).items()},
+        {name: cpu_ms / turns for name, cpu_ms in (after - before).items()},
+        {name: cpu_ms / turns for name, cpu_ms in (settled - after).items()},
         response,
         counts["commits"] / turns,
         counts["flushes"] / turns,
@@ -149,7 +149,7 @@ async def measure_load(cluster: Cluster, clients: int, seconds: float) -> Load:
 
 
 async def measure_rpcs(folder: Path, model: Model) -> list[Rpc]:
-    """Measures the RPCs of plain turns, from the traces of a cluster of its own."""
+    """Measures the RPCs of plain turns, from the traces of a separate cluster."""
     async with (
         OtlpCollector() as collector,
         open_cluster(folder, model.url, 1, {"STRATA_TRACES_ENDPOINT": collector.url}) as cluster,
@@ -170,7 +170,7 @@ def rpcs_of(spans: Sequence[CollectedSpan], turns: int) -> list[Rpc]:
         spans: Spans of all traces.
         turns: Number of turns that they are of.
     """
-    wanted = {span.trace_id for span in spans if span.name.endswith("/SendMessage")}
+    trace_ids = {span.trace_id for span in spans if span.name.endswith("/SendMessage")}
     children: defaultdict[str, list[CollectedSpan]] = defaultdict(list)
     for span in spans:
         children[span.parent_id].append(span)
@@ -178,7 +178,7 @@ def rpcs_of(spans: Sequence[CollectedSpan], turns: int) -> list[Rpc]:
     owns: Counter[tuple[str, str]] = Counter()
     calls: Counter[tuple[str, str]] = Counter()
     for span in spans:
-        if span.trace_id in wanted and span.kind == "SERVER":
+        if span.trace_id in trace_ids and span.kind == "SERVER":
             key = span.service, span.name.rpartition(".")[2]
             calls[key] += 1
             totals[key] += span.end_ns - span.start_ns

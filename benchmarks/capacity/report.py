@@ -90,11 +90,11 @@ def forecast(demand: Demand, rpcs: Sequence[Rpc], replicas: int) -> Forecast:
     stations = [
         Station(
             name,
-            used,
+            cpu_ms,
             _DATABASE_PROCESSORS if name == POSTGRES else replicas,
             max(calls[name], 1),
         )
-        for name, used in demand.whole_ms.items()
+        for name, cpu_ms in demand.whole_ms.items()
     ]
     first = min(stations, key=lambda station: station.capacity)
     response = response_at(stations, demand.delay_ms, first.capacity * _UTILISATION)
@@ -126,10 +126,10 @@ except for embedding.
         (
             (
                 name, f"{demand.turn_ms[name]:.1f} ms",
-                f"{demand.background_ms.get(name, 0.0):.1f} ms", f"{1000 / used:.0f}",
+                f"{demand.background_ms.get(name, 0.0):.1f} ms", f"{1000 / cpu_ms:.0f}",
             )
-            for name, used in sorted(demand.whole_ms.items(), key=lambda item: -item[1])
-            if used
+            for name, cpu_ms in sorted(demand.whole_ms.items(), key=lambda item: -item[1])
+            if cpu_ms
         ),
     )  # fmt: skip
     yield f"""

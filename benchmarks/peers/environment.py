@@ -36,7 +36,7 @@ class PeerEnvironment:
 
     @property
     def exists(self) -> bool:
-        """Whether it was made, with whatever versions."""
+        """Whether it was made, with any versions."""
         return self._installed.is_file()
 
     def prepare(self) -> None:

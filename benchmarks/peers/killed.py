@@ -74,14 +74,14 @@ async def kill_in_a_tool(
     outcomes = []
     try:
         for request in following:
-            stored = await second.answer(Request("stored", conversation))
+            stored_messages = await second.answer(Request("stored", conversation))
             answer = await second.answer(Request(request.action, conversation, request.texts))
             after = await second.answer(Request("stored", conversation))
             outcomes.append(
                 Outcome(
                     peer.name,
                     " ".join([request.action, *request.texts]),
-                    stored.texts,
+                    stored_messages.texts,
                     answer.error or " / ".join(answer.texts),
                     len(marks.read_text("utf-8").splitlines()),
                     after.texts,

@@ -144,7 +144,7 @@ async def _answer(conversations: Conversations, request: Request) -> Answer:
             started = time.perf_counter()
             texts.append(await conversations.send(request.conversation, text))
             turn_ms.append((time.perf_counter() - started) * 1000)
-    # The benchmark reports whatever the library raises.
+    # The benchmark reports any exception of the library.
     except Exception as raised:  # noqa: BLE001
         error = f"{type(raised).__name__}: {raised}"
     return Answer(turn_ms, (time.process_time() - cpu_before) * 1000, texts, error)

@@ -52,20 +52,22 @@ class Bm25:
         mean = sum(lengths) / max(len(lengths), 1) or 1.0
         holders = Counter(word for count in counts for word in count)
         self._weights: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for place, (words, length) in enumerate(zip(counts, lengths, strict=True)):
+        for index, (words, length) in enumerate(zip(counts, lengths, strict=True)):
             for word, count in words.items():
-                held = holders[word]
-                rarity = math.log(1 + (len(documents) - held + 0.5) / (held + 0.5))
+                document_count = holders[word]
+                rarity = math.log(
+                    1 + (len(documents) - document_count + 0.5) / (document_count + 0.5)
+                )
                 share = count * (k1 + 1) / (count + k1 * (1 - b + b * length / mean))
-                self._weights[word].append((place, rarity * share))
+                self._weights[word].append((index, rarity * share))
 
     def search(self, query: Sequence[str], limit: int) -> list[int]:
         """Returns the indices of the best documents, best first."""
         scores: dict[int, float] = defaultdict(float)
         for word in set(query):
-            for place, weight in self._weights.get(word, ()):
-                scores[place] += weight
-        return sorted(scores, key=lambda place: (-scores[place], place))[:limit]
+            for index, weight in self._weights.get(word, ()):
+                scores[index] += weight
+        return sorted(scores, key=lambda index: (-scores[index], index))[:limit]
 
 
 def words_of(text: str, language: str) -> list[str]:
@@ -74,7 +76,7 @@ def words_of(text: str, language: str) -> list[str]:
     for word in _WORD.findall(text.casefold()):
         for run in _RUN.findall(word):
             if "\u3040" <= run[0] <= "\u9fff":
-                words += [run[place : place + 2] for place in range(max(1, len(run) - 1))]
+                words += [run[offset : offset + 2] for offset in range(max(1, len(run) - 1))]
             elif run not in _stop_words(language):
                 words.append(_stem(run, language))
     return words

@@ -33,7 +33,7 @@ def main() -> int:
 def differences(old: Scores, new: Scores) -> list[str]:
     """Returns a line for each set, half, method and main metric that both runs have.
 
-    The interval is that of the mean difference per question.
+    The interval belongs to the mean difference per question.
     """
     both = [key for key in new if key in old]
     lines = [f"{len(both)} questions in both runs, {len(new) - len(both)} only in the new one"]

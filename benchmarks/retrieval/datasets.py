@@ -152,13 +152,13 @@ def _beam(folder: Path) -> Chat:
         text = _BEAM_MARK.sub("", message["content"])
         turns.append(Turn(str(message["id"]), message["role"], text, time, session=session))
     file = folder / "probing_questions" / "probing_questions.json"
-    known = {turn.key for turn in turns}
+    turn_keys = {turn.key for turn in turns}
     asked = time + timedelta(hours=1)
     questions = [
         Question(kind, item["question"], evidence, asked)
         for kind, items in json.loads(file.read_text(encoding="utf-8")).items()
         for item in items
-        if (evidence := frozenset(map(str, _numbers(item.get("source_chat_ids")))) & known)
+        if (evidence := frozenset(map(str, _numbers(item.get("source_chat_ids")))) & turn_keys)
     ]
     half = "calibration" if folder.name in BEAM_CALIBRATION else "test"
     return Chat(folder.name, turns, questions, half)
@@ -190,12 +190,12 @@ def _locomo(name: str, item: dict[str, Any]) -> Chat:
             text = line["text"] + (f" [image: {caption}]" if caption else "")
             turns.append(Turn(line["dia_id"], "user", text, time, line["speaker"], number - 1))
         number += 1
-    known = {turn.key for turn in turns}
+    turn_keys = {turn.key for turn in turns}
     asked = time + timedelta(days=1)
     questions = [
         Question(_LOCOMO_TYPES.get(qa.get("category"), "other"), qa["question"], evidence, asked)
         for qa in item["qa"]
-        if (evidence := frozenset(re.findall(r"D\d+:\d+", str(qa.get("evidence")))) & known)
+        if (evidence := frozenset(re.findall(r"D\d+:\d+", str(qa.get("evidence")))) & turn_keys)
     ]
     return Chat(f"locomo-{name}", turns, questions, shape="people")
 
@@ -206,8 +206,8 @@ def _longmemeval(item: dict[str, Any]) -> Chat:
     evidence: set[str] = set()
     for number, session in enumerate(item["haystack_sessions"]):
         time = _slashed(item["haystack_dates"][number])
-        for place, message in enumerate(session):
-            key = f"{number}:{place}"
+        for index, message in enumerate(session):
+            key = f"{number}:{index}"
             time += timedelta(seconds=20)
             turns.append(Turn(key, message["role"], message["content"], time, session=number))
             if message.get("has_answer"):
@@ -225,8 +225,8 @@ def _slashed(text: str) -> datetime:
 def facts(name: str, data: Mapping[str, Any]) -> Chat:
     """Returns plain facts and the questions about them as a chat."""
     turns = [
-        Turn(str(place), "user", text, _START + timedelta(minutes=place))
-        for place, text in enumerate(data["texts"])
+        Turn(str(index), "user", text, _START + timedelta(minutes=index))
+        for index, text in enumerate(data["texts"])
     ]
     asked = _START + timedelta(minutes=len(turns))
     questions = [

@@ -42,7 +42,7 @@ async def conversation_search(
 def shown(content: str, evidence: Sequence[Turn]) -> dict[str, float]:
     """Returns the mean share of the evidence that a packed return contains, and its tokens.
 
-    Of a message that is shown in part, the share is that of its sentences, by length.
+    A message that is shown in part counts with the share of its sentences, by length.
     """
     shares = [_share(content, turn.text) for turn in evidence]
     size = len(content.encode())
@@ -55,8 +55,8 @@ def _share(content: str, text: str) -> float:
         return 1.0
     sentences = [part.strip() for part in _SENTENCE_END.split(text) if part.strip()]
     whole = sum(map(len, sentences))
-    held = sum(len(part) for part in sentences if _inside_json(part) in content)
-    return held / whole if whole else 0.0
+    shown_chars = sum(len(part) for part in sentences if _inside_json(part) in content)
+    return shown_chars / whole if whole else 0.0
 
 
 def _inside_json(text: str) -> str:

@@ -60,10 +60,10 @@ class ChatBaselines:
     def rankings(self, question: Question) -> dict[str, Ranking]:
         """Returns the rankings of the baselines."""
         query = words_of(question.text, question.language)
-        places = self._sessions_index.search(query, DEEP)
+        indices = self._sessions_index.search(query, DEEP)
         return {
             BM25: self._of_turns(self._turns_index.search(query, DEEP)),
-            BM25_SESSIONS: Ranking(None, (), [self._sessions[place] for place in places]),
+            BM25_SESSIONS: Ranking(None, (), [self._sessions[index] for index in indices]),
             PLAIN_BM25: self._of_turns(
                 self._plain_index.search(plain_words(question.text), DEEP),
             ),
@@ -78,8 +78,8 @@ class ChatBaselines:
         rare = any(self._holders[word] <= _RARE for word in shared)
         return "shared words" if rare else "other words"
 
-    def _of_turns(self, places: Sequence[int]) -> Ranking:
-        keys = [self._chat.turns[place].key for place in places]
+    def _of_turns(self, indices: Sequence[int]) -> Ranking:
+        keys = [self._chat.turns[index].key for index in indices]
         return Ranking(keys[:DEPTH], keys, sessions_of(keys, self._chat))
 
 
@@ -114,7 +114,7 @@ async def answer_questions(
 async def _searched(
     recall: Recall, chat: Chat, question: Question, methods: Collection[str], seconds: Seconds
 ) -> dict[str, Ranking]:
-    """Returns the rankings of the service for those of the methods that it serves."""
+    """Returns the rankings of the service for the methods that it serves."""
     rankings = {}
     if HYBRID in methods or RERANKED in methods:
         ten, first = await recall.search(chat, question, pb.SEARCH_MODE_HYBRID, DEPTH)

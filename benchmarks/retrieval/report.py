@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.retrieval.datasets import HALVES
 from benchmarks.retrieval.floor import FloorEffect
@@ -200,7 +200,7 @@ class Result:
         ]
         for half, groups in halves.items():
             for group in groups:
-                # Of the half that was tuned on, the sums are enough.
+                # The sums are enough for the half that was used for tuning.
                 if not group.startswith("language" if half == _TEST else "languages"):
                     continue
                 name = re.sub(r"languages?: ", "", group)
@@ -230,9 +230,18 @@ class Result:
     def _behind(self) -> list[str]:
         """Returns the section about groups of the test half in which another method is better."""
         lines = [
-            _row([name, group, str(count), metric, f"{own:.3f}", f"{other:.3f} ({method})"])
+            _row(
+                [
+                    name,
+                    better.group,
+                    str(better.questions),
+                    better.metric,
+                    f"{better.hybrid_value:.3f}",
+                    f"{better.value:.3f} ({better.method})",
+                ]
+            )
             for name, halves in self.figures.items()
-            for group, count, metric, own, other, method in _better(halves.get(_TEST, {}))
+            for better in _better(halves.get(_TEST, {}))
         ]
         if HYBRID not in self.methods or not lines:
             return []
@@ -289,7 +298,18 @@ def _named(groups: ByGroup, prefix: str) -> list[str]:
     return names if len(names) > 1 else []
 
 
-def _better(groups: ByGroup) -> Iterator[tuple[str, int, str, float, float, str]]:
+class _Better(NamedTuple):
+    """A method with a higher figure than hybrid in a group of questions."""
+
+    group: str
+    questions: int
+    metric: str
+    hybrid_value: float
+    value: float
+    method: str
+
+
+def _better(groups: ByGroup) -> Iterator[_Better]:
     """Yields the groups in which another method has a higher figure than hybrid."""
     for group, entries in groups.items():
         if HYBRID not in entries or entries[HYBRID].questions < _FEWEST:
@@ -303,7 +323,7 @@ def _better(groups: ByGroup) -> Iterator[tuple[str, int, str, float, float, str]
             best = max(values, key=lambda method: values[method])
             if values[best] > values[HYBRID]:
                 count = entries[HYBRID].questions
-                yield group, count, metric, values[HYBRID], values[best], best
+                yield _Better(group, count, metric, values[HYBRID], values[best], best)
 
 
 def _floors(effects: Mapping[str, Mapping[str, FloorEffect]]) -> list[str]:

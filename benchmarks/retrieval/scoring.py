@@ -117,17 +117,18 @@ class Figures:
 def score(ranking: Ranking, question: Question, chat: Chat) -> dict[str, float]:
     """Returns the metrics of one ranking."""
     session_of = {turn.key: turn.session for turn in chat.turns}
-    wanted = {session_of[key] for key in question.evidence}
+    evidence_sessions = {session_of[key] for key in question.evidence}
     scores = {
-        "session any@5": float(not wanted.isdisjoint(ranking.sessions[:5])),
-        "session any@10": float(not wanted.isdisjoint(ranking.sessions[:10])),
-        "session recall@10": len(wanted & {*ranking.sessions[:10]}) / len(wanted),
+        "session any@5": float(not evidence_sessions.isdisjoint(ranking.sessions[:5])),
+        "session any@10": float(not evidence_sessions.isdisjoint(ranking.sessions[:10])),
+        "session recall@10": len(evidence_sessions & {*ranking.sessions[:10]})
+        / len(evidence_sessions),
     }
     if ranking.turns is None:
         return scores
     evidence, ten = question.evidence, ranking.turns[:DEPTH]
     hits = evidence & {*ten}
-    first = next((place for place, key in enumerate(ten, start=1) if key in evidence), None)
+    first = next((rank for rank, key in enumerate(ten, start=1) if key in evidence), None)
     scores |= {
         "recall@5": len(evidence & {*ten[:5]}) / len(evidence),
         "recall@10": len(hits) / len(evidence),
@@ -145,12 +146,12 @@ def score(ranking: Ranking, question: Question, chat: Chat) -> dict[str, float]:
 
 def ranks(results: Sequence[str], evidence: Iterable[str]) -> dict[str, int | None]:
     """Returns the rank of each key from 1; None for keys that are not among the results."""
-    places = {key: place for place, key in enumerate(results, start=1)}
-    return {key: places.get(key) for key in sorted(evidence)}
+    rank_of_key = {key: rank for rank, key in enumerate(results, start=1)}
+    return {key: rank_of_key.get(key) for key in sorted(evidence)}
 
 
 def sessions_of(results: Sequence[str], chat: Chat) -> list[int]:
-    """Returns the sessions of turns; the rank of a session is that of its first turn."""
+    """Returns the sessions of turns; a session has the rank of its first turn."""
     session_of = {turn.key: turn.session for turn in chat.turns}
     return list(dict.fromkeys(session_of[key] for key in results))
 
@@ -158,7 +159,7 @@ def sessions_of(results: Sequence[str], chat: Chat) -> list[int]:
 def groups_of(answer: Answer) -> Iterator[str]:
     """Yields the groups that a question counts in.
 
-    BEAM also has questions that no search for messages answers; those are in no group but that of
+    BEAM also has questions that no search for messages answers; they are only in the group of
     their type.
     """
     question = answer.question
@@ -195,8 +196,8 @@ def bootstrap(values: Sequence[float]) -> tuple[float, float]:
     """Returns the 95% interval of the mean, by resampling the questions with a fixed seed."""
     numbers = np.asarray(values, dtype=float)
     random = np.random.default_rng(_SEED)
-    places = random.integers(0, len(numbers), (_SAMPLES, len(numbers)))
-    low, high = np.percentile(numbers[places].mean(axis=1), [2.5, 97.5])
+    samples = random.integers(0, len(numbers), (_SAMPLES, len(numbers)))
+    low, high = np.percentile(numbers[samples].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 

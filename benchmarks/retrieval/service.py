@@ -192,8 +192,8 @@ class Recall:
         return agent
 
     def _remember(self) -> None:
-        known = {"project": self.project, "agents": self.agents, "keys": self.keys}
-        (self.folder / "known.json").write_text(json.dumps(known), encoding="utf-8")
+        state = {"project": self.project, "agents": self.agents, "keys": self.keys}
+        (self.folder / "known.json").write_text(json.dumps(state), encoding="utf-8")
 
 
 def identity_of(chat: Chat) -> str:
@@ -253,8 +253,8 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
         stack.push_async_callback(database.close)
         stack.push_async_callback(worker.close)
         file = folder / "known.json"
-        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        project = known.get("project") or new_id("project")
+        state = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        project = state.get("project") or new_id("project")
         # Longer than any run of the benchmark.
         day = timedelta(days=1)
         token = TokenSigner(private).mint("benchmark", project, "benchmark", ["write"], ttl=day)
@@ -268,8 +268,8 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
             await open_embedder(settings, network.shared_resources, stack),
             folder,
             project,
-            known.get("agents", {}),
-            known.get("keys", {}),
+            state.get("agents", {}),
+            state.get("keys", {}),
             reranked,
         )
 

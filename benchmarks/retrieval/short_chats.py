@@ -104,8 +104,8 @@ class _Builder:
         languages: dict[str, str] = {}
         for number, (start, lines) in enumerate(sessions):
             time = start
-            for place, line in enumerate(lines):
-                key = line.key or f"s{number}.{place}"
+            for index, line in enumerate(lines):
+                key = line.key or f"s{number}.{index}"
                 languages[key] = line.language
                 turns.append(self._turn(key, line, time, number))
                 time += timedelta(seconds=self._random.randint(15, 120))
@@ -227,8 +227,8 @@ class _Builder:
                 lines.append(self._reaction(by))
             session = self._random.choice(sessions[first:])
             # Before the session's own lines, unless the turn that it follows is among them.
-            place = len(session) if session is sessions[first] else 0
-            session[place:place] = lines
+            index = len(session) if session is sessions[first] else 0
+            session[index:index] = lines
 
     def _speaker(self) -> str:
         return self._random.choice([*self._people]) if self._people else "user"

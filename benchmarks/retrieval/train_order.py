@@ -174,9 +174,9 @@ def fit(searches: Iterable[Search], half_chars: float = HALF_CHARS) -> LearnedOr
     """Returns the weights that put evidence before other turns most often."""
     pairs, weights = [], []
     for search in searches:
-        wanted, other = search.features[search.answers], search.features[~search.answers]
-        if len(wanted) and len(other):
-            differences = (wanted[:, None, :] - other[None, :, :]).reshape(-1, wanted.shape[1])
+        answers, other = search.features[search.answers], search.features[~search.answers]
+        if len(answers) and len(other):
+            differences = (answers[:, None, :] - other[None, :, :]).reshape(-1, answers.shape[1])
             pairs.append(differences)
             weights.append(np.full(len(differences), 1 / len(differences)))
     differences, shares = np.concatenate(pairs), np.concatenate(weights)

@@ -17,13 +17,13 @@ _AT_ONCE = 16
 _MOST_TIMES = 1.2
 
 
-async def measure(folder: Path, report: Report, stored: int, talking: int) -> None:
+async def measure(folder: Path, report: Report, stored_agents: int, talking: int) -> None:
     """Makes turns of `talking` agents one after the other, before and after others are stored.
 
     Args:
         folder: An empty folder that other users can pass through.
         report: Gets the results.
-        stored: Number of agents in the end.
+        stored_agents: Number of agents in the end.
         talking: Number of agents that take a turn in each round.
     """
     async with AsyncExitStack() as stack:
@@ -44,7 +44,7 @@ async def measure(folder: Path, report: Report, stored: int, talking: int) -> No
         await _round(client, agents)
         before, cpu_before = await _measured_round(system, client, agents)
         started = time.perf_counter()
-        await _create(client, stored - talking)
+        await _create(client, stored_agents - talking)
         seconds = time.perf_counter() - started
         after, cpu_after = await _measured_round(system, client, agents)
         listing = Samples()
@@ -52,14 +52,14 @@ async def measure(folder: Path, report: Report, stored: int, talking: int) -> No
         report.add(
             Row(f"turn, each of {talking:,} agents in turn", before.median, "ms", p95=before.p95,
                 samples=len(before), note=f"{cpu_before:.1f} ms CPU, no other agent stored"),
-            Row(f"the same, {stored:,} agents stored", after.median, "ms", p95=after.p95,
+            Row(f"the same, {stored_agents:,} agents stored", after.median, "ms", p95=after.p95,
                 floor=before.median, floor_name="few stored",
                 target=_MOST_TIMES * before.median, samples=len(after),
                 note=f"{cpu_after:.1f} ms CPU"),
-            Row(f"first page of {stored:,} agents", listing.median, "ms", p95=listing.p95,
+            Row(f"first page of {stored_agents:,} agents", listing.median, "ms", p95=listing.p95,
                 samples=len(listing)),
-            Row("agents created", (stored - talking) / seconds, "a second",
-                samples=stored - talking, note=f"{_AT_ONCE} at once"),
+            Row("agents created", (stored_agents - talking) / seconds, "a second",
+                samples=stored_agents - talking, note=f"{_AT_ONCE} at once"),
         )  # fmt: skip
 
 

@@ -65,8 +65,8 @@ def questions(count: int, *, seed: int) -> list[str]:
 
 def vector_of(text: str, dim: int) -> list[float]:
     """Returns the vector of a text, of length 1."""
-    places = [_place(word) for word in text.lower().rstrip("?.").split()]
-    mean = _directions(dim)[places].sum(axis=0)
+    coordinates = [_place(word) for word in text.lower().rstrip("?.").split()]
+    mean = _directions(dim)[coordinates].sum(axis=0)
     vector: list[float] = (mean / np.linalg.norm(mean)).tolist()
     return vector
 
@@ -83,7 +83,7 @@ def _vocabulary() -> tuple[list[str], list[float]]:
 
 @cache
 def _places() -> dict[str, int]:
-    return {word: place for place, word in enumerate(_vocabulary()[0])}
+    return {word: index for index, word in enumerate(_vocabulary()[0])}
 
 
 def _place(word: str) -> int:

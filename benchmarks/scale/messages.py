@@ -1,4 +1,4 @@
-"""Measures recall with a million messages of a thousand agents, and with those of one agent."""
+"""Measures recall with a million messages of a thousand agents, and with one agent's messages."""
 
 from __future__ import annotations
 
@@ -231,10 +231,10 @@ async def _turns_compared(
         one = await _fill(few, per_agent, seed=0)
         await _index(few, one)
         await services.until_calm()
-        places = ((few, [one]), (services, agents))
-        latencies = tuple({"BeginTurn": Samples(), "CommitStep": Samples()} for _ in places)
+        columns = ((few, [one]), (services, agents))
+        latencies = tuple({"BeginTurn": Samples(), "CommitStep": Samples()} for _ in columns)
         for number in range(count + 5):
-            for (where, those), samples in zip(places, latencies, strict=True):
+            for (where, those), samples in zip(columns, latencies, strict=True):
                 with use(where.context):
                     begin, commit = await _turn(where, draw.choice(those))
                 if number >= 5:

@@ -44,18 +44,18 @@ async def measure(services: Services, report: Report, count: int, searches: int)
     responses = services.passages.UploadPassages(_all_of(requests))
     if not [response.complete async for response in responses][-1]:
         raise RuntimeError("the upload did not finish")
-    stored = time.perf_counter() - started
+    store_s = time.perf_counter() - started
     requests.clear()
     await _until_indexed(services, archive)
     indexed = time.perf_counter() - started
     report.add(
         Row(
             "1,000 passages stored, vectors supplied",
-            stored / count * 1000,
+            store_s / count * 1000,
             "s",
             target=STORE_TARGET_S,
             samples=count,
-            note=f"{count / stored:.0f} a second, durable, batches of {_BATCH}, while indexing",
+            note=f"{count / store_s:.0f} a second, durable, batches of {_BATCH}, while indexing",
         ),
         Row(
             "1,000 passages stored and indexed",

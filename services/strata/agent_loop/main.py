@@ -94,7 +94,15 @@ async def _build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSt
     stack.push_async_callback(turns.close)
     keys = PostgresModelKeys(database)
     lifecycle = AgentLifecycle(
-        store, memory, recall, archival, tools, provider, tokens, wiring.clock, keys
+        store,
+        memory,
+        recall,
+        archival,
+        tools,
+        models=provider,
+        tokens=tokens,
+        clock=wiring.clock,
+        keys=keys,
     )
     next_requests = NextRequests(
         store,

@@ -87,57 +87,42 @@ async def _build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitSta
         poll=_EXPIRY_POLL_S,
         wake=indexer.wake,
     )
+    archive_models = ArchiveModels(
+        indexes.assignments, indexes.archives, indexes.passages, indexes.reindexer.wake
+    )
+    passage_search = PassageSearch(
+        passages,
+        indexes.passages,
+        wiring.clock,
+        reranking,
+        wiring.telemetry.histogram(SEARCH_SECONDS, collection="passages"),
+    )
+    chunk_search = FileChunkSearch(
+        chunks,
+        indexes.chunks,
+        wiring.telemetry.histogram(SEARCH_SECONDS, collection="file-chunks"),
+    )
+    servicers = (
+        ArchiveServicer(archives, indexes.models, archive_models, wiring.clock, indexer.wake),
+        PassageIndexServicer(indexes.admin),
+        PassageServicer(
+            passages,
+            PostgresPassageHistory(database),
+            archives,
+            passage_search,
+            embedder,
+            wiring.clock,
+            token_limit=MAX_PASSAGE_TOKENS,
+            wake=indexer.wake,
+        ),
+        AgentArchiveServicer(archives, indexer.wake),
+        FileIndexServicer(
+            chunks, chunk_search, embedder, token_limit=MAX_PASSAGE_TOKENS, wake=indexer.wake
+        ),
+    )
     return Service(
         name=NAME,
-        services=[
-            GrpcService.of(
-                ArchiveServicer(
-                    archives,
-                    indexes.models,
-                    ArchiveModels(
-                        indexes.assignments,
-                        indexes.archives,
-                        indexes.passages,
-                        indexes.reindexer.wake,
-                    ),
-                    wiring.clock,
-                    indexer.wake,
-                ),
-            ),
-            GrpcService.of(PassageIndexServicer(indexes.admin)),
-            GrpcService.of(
-                PassageServicer(
-                    passages,
-                    PostgresPassageHistory(database),
-                    archives,
-                    PassageSearch(
-                        passages,
-                        indexes.passages,
-                        wiring.clock,
-                        reranking,
-                        wiring.telemetry.histogram(SEARCH_SECONDS, collection="passages"),
-                    ),
-                    embedder,
-                    wiring.clock,
-                    token_limit=MAX_PASSAGE_TOKENS,
-                    wake=indexer.wake,
-                ),
-            ),
-            GrpcService.of(AgentArchiveServicer(archives, indexer.wake)),
-            GrpcService.of(
-                FileIndexServicer(
-                    chunks,
-                    FileChunkSearch(
-                        chunks,
-                        indexes.chunks,
-                        wiring.telemetry.histogram(SEARCH_SECONDS, collection="file-chunks"),
-                    ),
-                    embedder,
-                    token_limit=MAX_PASSAGE_TOKENS,
-                    wake=indexer.wake,
-                ),
-            ),
-        ],
+        services=[GrpcService.of(servicer) for servicer in servicers],
         background=[
             indexer.run,
             indexes.reindexer.run,

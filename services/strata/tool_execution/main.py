@@ -32,7 +32,7 @@ from strata.tool_execution.builtin.web_factory import open_web_tools
 from strata.tool_execution.clients.peers import PeerChannel
 from strata.tool_execution.clients.sandbox import SandboxClient
 from strata.tool_execution.custom.agent_memory import BlockMemory
-from strata.tool_execution.custom.executor import SandboxRunner
+from strata.tool_execution.custom.executor import SandboxRunner, ToolRunners
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.execution.engine import CallExecutor, Executor
 from strata.tool_execution.mcp.factory import open_mcp
@@ -84,22 +84,65 @@ async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncEx
     stack.push_async_callback(sandbox.close)
     runner = SandboxRunner(sandbox, box, packages=packages, network=settings.network_policy)
     core_memory = PeerChannel(wiring.channel("core_memory"), "core memory")
+    engine = await _engine(settings, wiring, core_memory, sandbox, stack)
+    servers = PostgresMcpStore(database)
+    signed = PostgresSignInStore(database)
+    mcp, transports, sign_ins = await open_mcp(settings, servers, signed, box, stack)
+    runners = ToolRunners(runner, mcp, BlockMemory(block_grpc.BlockServiceStub(core_memory)))
+    open_embedder = partial(
+        open_english_embedder, settings.embedding_model_path, wiring.shared_resources, stack
+    )
+    tools = ToolServicer(
+        BUILTIN_TOOLS,
+        store,
+        secrets=PostgresSecretStore(database),
+        box=box,
+        runners=runners,
+        search=ToolSearch(store, BUILTIN_TOOLS, open_embedder),
+        clock=wiring.clock,
+        check_runner=sandbox.check,
+    )
+    execution = ExecutionServicer(
+        BUILTIN_TOOLS,
+        engine,
+        store,
+        runners,
+        prepare=sandbox.prepare,
+        nesting=code_with_tools(sandbox, settings.tool_timeout_s),
+    )
+    return Service(
+        name=NAME,
+        services=[
+            GrpcService.of(tools),
+            GrpcService.of(execution),
+            GrpcService.of(McpServicer(servers, mcp, transports, sign_ins)),
+        ],
+        background=[mcp.close_idle_sessions_regularly, *_background(settings, wiring, stack)],
+    )
+
+
+async def _engine(
+    settings: ToolExecutionSettings,
+    wiring: Wiring,
+    core_memory: PeerChannel,
+    sandbox: SandboxClient,
+    stack: AsyncExitStack,
+) -> CallExecutor:
+    """Wires the executors of the built-in tools."""
     recall = PeerChannel(wiring.channel("recall"), "recall")
     archival = PeerChannel(wiring.channel("archival"), "archival memory")
     gateway = PeerChannel(wiring.channel("gateway"), "gateway")
+    messages = message_grpc.MessageServiceStub(recall)
+    passages = passage_grpc.PassageServiceStub(archival)
     executors: list[Executor] = [
         FunctionTools(wiring.clock),
         MemoryTools(block_grpc.BlockServiceStub(core_memory)),
         FileTools(file_grpc.FileServiceStub(core_memory)),
-        ConversationSearch(message_grpc.MessageServiceStub(recall), wiring.clock),
-        ExpandSummary(message_grpc.MessageServiceStub(recall)),
-        ArchivalTools(passage_grpc.PassageServiceStub(archival)),
-        SearchMemory(
-            message_grpc.MessageServiceStub(recall),
-            passage_grpc.PassageServiceStub(archival),
-            wiring.clock,
-        ),
-        StoreMemories(passage_grpc.PassageServiceStub(archival)),
+        ConversationSearch(messages, wiring.clock),
+        ExpandSummary(messages),
+        ArchivalTools(passages),
+        SearchMemory(messages, passages, wiring.clock),
+        StoreMemories(passages),
         await open_web_tools(settings, stack),
         CodeTools(sandbox),
         AgentTools(
@@ -109,7 +152,7 @@ async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncEx
         ),
     ]
     check_executors(executors)
-    engine = CallExecutor(
+    return CallExecutor(
         BUILTIN_TOOLS,
         executors,
         wiring.clock,
@@ -120,48 +163,6 @@ async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncEx
             AgentTools.names, settings.agent_reply_timeout_s + settings.tool_timeout_s
         ),
         telemetry=wiring.telemetry,
-    )
-    servers = PostgresMcpStore(database)
-    signed = PostgresSignInStore(database)
-    mcp, transports, sign_ins = await open_mcp(settings, servers, signed, box, stack)
-    memory = BlockMemory(block_grpc.BlockServiceStub(core_memory))
-    tools = ToolServicer(
-        BUILTIN_TOOLS,
-        store,
-        PostgresSecretStore(database),
-        box,
-        runner,
-        memory,
-        ToolSearch(
-            store,
-            BUILTIN_TOOLS,
-            partial(
-                open_english_embedder, settings.embedding_model_path, wiring.shared_resources, stack
-            ),
-        ),
-        wiring.clock,
-        mcp,
-        sandbox.check,
-    )
-    return Service(
-        name=NAME,
-        services=[
-            GrpcService.of(tools),
-            GrpcService.of(
-                ExecutionServicer(
-                    BUILTIN_TOOLS,
-                    engine,
-                    store,
-                    runner,
-                    mcp,
-                    memory,
-                    sandbox.prepare,
-                    code_with_tools(sandbox, settings.tool_timeout_s),
-                ),
-            ),
-            GrpcService.of(McpServicer(servers, mcp, transports, sign_ins)),
-        ],
-        background=[mcp.close_idle_sessions_regularly, *_background(settings, wiring, stack)],
     )
 
 

@@ -19,7 +19,7 @@ from strata.tool_execution.domain.network_policy import NetworkPolicy
 from strata.tool_execution.domain.web import ProviderName
 
 PROGRAM_UID = 64_178
-"""The first user id, next to that of jailed tools and outside of the usual ranges."""
+"""The first user id, next to the one of jailed tools and outside the usual ranges."""
 PROGRAM_UIDS = 1_000
 
 

@@ -94,7 +94,16 @@ async def test_a_repeated_request_gets_the_first_answer(registry: Any) -> None:
         ),
         ({"pip_requirements": ["A_b>1", "a-B"]}, "pip_requirements", "twice"),
         ({"parameters_json": "{"}, "parameters_json", "JSON"),
-        ({"parameters_json": '{"properties": {"x": {}}}'}, "parameters_json", "'x'"),
+        (
+            {"parameters_json": '{"properties": {"x": {}}}'},
+            "parameters_json",
+            "names 'x', which the function weather does not take",
+        ),
+        (
+            {"parameters_json": '{"properties": {"town": {}}}'},
+            "parameters_json",
+            "must require 'town', as the function weather does",
+        ),
         (
             {"parameters_json": '{"properties": {"town": {"$ref": "http://169.254.169.254/"}}}'},
             "parameters_json",

@@ -49,8 +49,8 @@ async def _names(choice: Choice, incomplete: str) -> list[str]:
     target = find_target(choice, ClientSettings.from_environment())
     request = pb.ListAgentsRequest(name_contains=incomplete, page_size=_MAX_AGENTS)
     async with asyncio.timeout(_TIMEOUT_S), connected(target) as client:
-        listed = await client.agents.ListAgents(request)
-    names = (agent.name for agent in listed.agents)
+        response = await client.agents.ListAgents(request)
+    names = (agent.name for agent in response.agents)
     return sorted(name for name in names if name.startswith(incomplete) and is_typeable(name))
 
 

@@ -143,8 +143,8 @@ def data_folder(folder: DataFolderReader) -> Iterator[DoctorFinding]:
             f"Run: chmod -R go-rwx {folder.secrets}",
         )
     else:
-        used = f"in use by process {holder}" if holder is not None else "not in use"
-        yield DoctorFinding("data folder", CheckVerdict.OK, f"{path}, {used}")
+        usage = f"in use by process {holder}" if holder is not None else "not in use"
+        yield DoctorFinding("data folder", CheckVerdict.OK, f"{path}, {usage}")
 
 
 def _future_folder(path: Path) -> DoctorFinding:
@@ -267,7 +267,9 @@ def clocks(gateway_s: float | None, services_s: Mapping[str, float | None]) -> F
     """
     if gateway_s is None:
         return []
-    known = {name: skew - gateway_s for name, skew in services_s.items() if skew is not None}
+    measured_skews = {
+        name: skew - gateway_s for name, skew in services_s.items() if skew is not None
+    }
     findings = [
         DoctorFinding(
             "clocks",
@@ -275,12 +277,12 @@ def clocks(gateway_s: float | None, services_s: Mapping[str, float | None]) -> F
             f"the clock of {name} is {abs(skew):.0f} s {_side(skew)} that of the gateway",
             f"Synchronise the hosts with NTP; calls fail from {CLOCK_LEEWAY_S:.0f} s on.",
         )
-        for name, skew in known.items()
+        for name, skew in measured_skews.items()
         if abs(skew) > NOTICEABLE_S
     ]
     if findings:
         return findings
-    text = "all agree" if known else "one host"
+    text = "all agree" if measured_skews else "one host"
     if abs(gateway_s) > NOTICEABLE_S:
         text += f"; this machine differs from the gateway by {abs(gateway_s):.0f} s"
     return [DoctorFinding("clocks", CheckVerdict.OK, text)]
@@ -293,7 +295,7 @@ def _side(skew: float) -> str:
 async def _served_models(client: GatewayClient) -> Findings:
     from strata.api.agent_loop.v1 import model_service_pb2 as pb  # noqa: PLC0415
 
-    listed = await client.models.ListModels(pb.ListModelsRequest())
+    response = await client.models.ListModels(pb.ListModelsRequest())
     findings = [
         DoctorFinding(
             "chat model",
@@ -301,18 +303,18 @@ async def _served_models(client: GatewayClient) -> Findings:
             f"{endpoint.name} does not answer: {endpoint.error}",
             f"Check that {endpoint.base_url or endpoint.name} is reachable, and its key.",
         )
-        for endpoint in listed.endpoints
+        for endpoint in response.endpoints
         if not endpoint.reachable
     ]
-    default = next((model.handle for model in listed.models if model.is_default), "")
+    default = next((model.handle for model in response.models if model.is_default), "")
     if default:
         return [
             *findings,
-            DoctorFinding("chat model", CheckVerdict.OK, f"{default}, of {len(listed.models)}"),
+            DoctorFinding("chat model", CheckVerdict.OK, f"{default}, of {len(response.models)}"),
         ]
     return [
         *findings,
-        DoctorFinding("chat model", CheckVerdict.WARN, "there is no default", listed.notice),
+        DoctorFinding("chat model", CheckVerdict.WARN, "there is no default", response.notice),
     ]
 
 

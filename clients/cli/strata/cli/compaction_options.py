@@ -81,7 +81,7 @@ class CompactionChoice:
         return any(getattr(self, name) is not None for name in self.__slots__)
 
     def over(self, present: pb.CompactionSettings | None = None) -> pb.CompactionSettings:
-        """Returns the present settings with the values of the options in place.
+        """Returns the present settings, changed by the options.
 
         Raises:
             UsageError: The mode is unknown, or both the prompt and a prompt file are set.

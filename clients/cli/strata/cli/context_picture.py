@@ -54,7 +54,7 @@ def picture(window: pb.GetContextWindowResponse, width: int) -> list[Text]:
 
 
 def _next_steps(window: pb.GetContextWindowResponse) -> list[Text]:
-    """Returns lines on what the next turn will do to make the request fit."""
+    """Returns lines about the steps by which the next turn makes the request fit."""
     lines = []
     if window.files_to_close:
         names = ", ".join(map(safe, window.files_to_close))

@@ -30,8 +30,8 @@ def diff_text(diff: str, *, limit: int) -> Iterator[Text]:
     """
     changed = [line for line in diff.split("\n") if line[:1] in _STYLES]
     for line in changed[:limit]:
-        shown = f"{line[0]} {clipped(safe(line[1:]), _LINE_CHARS)}"
-        yield Text(shown, style=_STYLES[line[0]])
+        shortened = f"{line[0]} {clipped(safe(line[1:]), _LINE_CHARS)}"
+        yield Text(shortened, style=_STYLES[line[0]])
     if len(changed) > limit:
         rest = len(changed) - limit
         yield Text(f"… {rest} more {'line' if rest == 1 else 'lines'}", style="dim")

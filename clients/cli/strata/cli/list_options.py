@@ -92,5 +92,5 @@ class ListChange:
             raise UsageError(
                 f"There is no {self.name} {', '.join(missing)} to remove; present: {listed}."
             )
-        kept = [entry for entry in before if entry not in (self.remove or ())]
-        return list(dict.fromkeys([*kept, *self.entries]))
+        remaining = [entry for entry in before if entry not in (self.remove or ())]
+        return list(dict.fromkeys([*remaining, *self.entries]))

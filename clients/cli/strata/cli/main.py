@@ -161,7 +161,7 @@ def _load(name: str) -> Any:
 def _join_lines(command: Any) -> None:
     """Removes the line breaks within paragraphs of a help text.
 
-    Typer removes those of the first paragraph only, and wraps the others a second time.
+    Typer removes them in the first paragraph only, and wraps the others a second time.
     """
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     command.help = "\n\n".join(
@@ -182,8 +182,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from strata.shared.release import release  # noqa: PLC0415 - start-up
 
         typer.echo(f"strata {release()}")

@@ -1,4 +1,4 @@
-"""Settings of the command line beside those of every client: ``STRATA_…`` variables."""
+"""Settings that only the command line has: ``STRATA_…`` variables."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ClientTools:
 
     Args:
         functions: Plain or ``async`` functions or methods. Their arguments are converted to the
-            types in their annotations, like those of tools that run in the sandbox.
+            types in their annotations, like tools that run in the sandbox.
 
     Raises:
         InvalidArgumentError: A function has no name, two have the same name, or an annotation

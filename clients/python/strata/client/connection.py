@@ -118,7 +118,7 @@ class Client(ServiceCalls):
         Args:
             agent_id: The agent: its id, its name, or the agent as a call returned it.
             text: The text of the message.
-            images: Images of the message, as those of `send`.
+            images: Images of the message, as for `send`.
             conversation_id: The conversation; empty for the agent's default one.
             max_steps: Maximum number of model calls; 0 for the server's default.
             request_id: Idempotency key; a repeated one returns the reply of its first run.
@@ -403,11 +403,11 @@ async def connect(
         yield client
 
 
-async def _check_project(client: Client, wanted: str) -> None:
+async def _check_project(client: Client, expected: str) -> None:
     project = (await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest())).project
-    if wanted not in {project.id, project.name}:
+    if expected not in {project.id, project.name}:
         raise PermissionDeniedError(
-            f"The API key belongs to the project {project.name!r}, not to {wanted!r}.",
+            f"The API key belongs to the project {project.name!r}, not to {expected!r}.",
             reason=Reason.CREDENTIALS_INVALID,
             metadata={"project": project.id},
         )

@@ -121,6 +121,6 @@ def _is_locked(file: IO[str]) -> bool:
 
 
 def read_lock_note(file: IO[str]) -> tuple[str, str]:
-    """Returns the pid of the holder that a lock file names, and the note beside it."""
+    """Returns the pid of the holder and the note from a lock file."""
     lines = [*file.read().splitlines(), "", ""]
     return lines[0], lines[1]

@@ -93,14 +93,14 @@ class RunFollower:
         self._request = request
         self._back_off = back_off or BackOff()
         self._sleep = sleep
-        self._known = asyncio.Event()
+        self._run_is_known = asyncio.Event()
         if isinstance(request, pb.StreamRunRequest):
             self.sequence = request.after_sequence
             self._set_run_id(request.run_id)
 
     async def wait_for_run_id(self) -> str:
         """Waits until the id of the run is known, and returns it."""
-        await self._known.wait()
+        await self._run_is_known.wait()
         return self.run_id
 
     async def updates(self) -> AsyncGenerator[Update, None]:
@@ -193,7 +193,7 @@ class RunFollower:
     def _set_run_id(self, run_id: str) -> None:
         if run_id and not self.run_id:
             self.run_id = run_id
-            self._known.set()
+            self._run_is_known.set()
 
     def _unreachable(self) -> UnreachableError:
         if self.run_id:

@@ -38,7 +38,7 @@ class UnaryMethod(Protocol[RequestT_contra, ResponseT_co]):
 class SyncClient(SyncServiceCalls[Client]):
     """Client of one gateway without ``await``; created by `connect_sync`.
 
-    Its methods are those of `Client`. A request as a whole is sent by `call`, `stream` or `upload`
+    It has the methods of `Client`. A request as a whole is sent by `call`, `stream` or `upload`
     with a method of a stub:
     ``client.call(client.agents.GetAgent, GetAgentRequest(name="cashier"))``. It may be used by
     several threads.

@@ -51,7 +51,7 @@ class Repeated:
         self._start = start
         self._method = method
         self._backoff = Backoff(until, first_s=limits.first_pause_s)
-        self._left = limits.max_attempts - 1
+        self._attempts_left = limits.max_attempts - 1
         self._pause: asyncio.Future[bool] | None = None
         self._callbacks: list[DoneCallback] = []
         self._readers = 0
@@ -61,8 +61,8 @@ class Repeated:
 
     def _take_attempt(self) -> bool:
         """Uses up one of the limited attempts; returns False if there is none left."""
-        self._left -= 1
-        return self._left >= 0
+        self._attempts_left -= 1
+        return self._attempts_left >= 0
 
     def _note_repetition(self, error: StrataError) -> bool:
         """Called before a pause; returns whether the error's retry hint is to be waited for."""

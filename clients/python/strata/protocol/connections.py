@@ -72,7 +72,7 @@ class ConnectionOptions:
             ("grpc.initial_reconnect_backoff_ms", 100),
             # Despite its name, gRPC uses this pause as the time that a connection may take.
             ("grpc.min_reconnect_backoff_ms", _ms(self.connect_s)),
-            # Short beside the time for which calls wait for a service that restarts.
+            # Short compared to the time for which calls wait for a service that restarts.
             ("grpc.max_reconnect_backoff_ms", 2000),
             ("grpc.use_local_subchannel_pool", int(self.local_subchannels)),
         ]

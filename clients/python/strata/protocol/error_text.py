@@ -15,8 +15,8 @@ def error_lines(error: StrataError, *, with_reason: bool = True) -> list[str]:
         error: The error.
         with_reason: Whether the reason is shown behind the message.
     """
-    shown = with_reason and error.reason is not Reason.UNSPECIFIED
-    lines = [f"{error.message} [{error.reason.value}]" if shown else error.message]
+    shows_reason = with_reason and error.reason is not Reason.UNSPECIFIED
+    lines = [f"{error.message} [{error.reason.value}]" if shows_reason else error.message]
     lines += [
         f"  {violation.field}: {violation.description}"
         for violation in error.violations

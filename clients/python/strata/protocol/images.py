@@ -81,8 +81,8 @@ def inspect_image(data: bytes, media_type: str = "") -> ImageHeader:
     header = _png(data) or _gif(data) or _webp(data) or _jpeg(data)
     if header is None:
         raise ImageError("is not a PNG, JPEG, GIF or WebP file, or its header is damaged")
-    wanted = _ALIASES.get(media_type.lower(), media_type.lower())
-    if wanted and wanted != header.media_type:
+    declared_type = _ALIASES.get(media_type.lower(), media_type.lower())
+    if declared_type and declared_type != header.media_type:
         raise ImageError(f"is {header.media_type}, not {media_type[:100]}")
     if not (0 < header.width <= MAX_IMAGE_PIXELS and 0 < header.height <= MAX_IMAGE_PIXELS):
         raise ImageError(

@@ -1,4 +1,4 @@
-"""Which requests may be repeated: those of methods with a ``request_id`` only if they have one.
+"""Decides which requests may be repeated: if the method has a ``request_id``, only with one.
 
 Without it a repetition is another request: a second conversation, a text that is appended twice, or
 a name that the first one has taken.

@@ -73,7 +73,7 @@ class UniformChannel(grpc.aio.Channel):
     def open_method(self, method: ClientMethod) -> Any:
         """Returns the callable of a method.
 
-        Its arguments are those of gRPC's callables: the request (where requests stream: an iterator
+        It takes the arguments of gRPC's callables: the request (where requests stream: an iterator
         over them, or None to write them), `timeout` in seconds, `metadata`, and options by name.
         """
 

@@ -50,7 +50,7 @@ def check_pair(certificate: Path, key: Path) -> None:
     existing_file(certificate)
     existing_file(key)
     try:
-        # An empty password, or OpenSSL would ask for that of an encrypted key on the terminal.
+        # Without a password, OpenSSL would ask for the one of an encrypted key on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError) as error:
         raise _unusable(

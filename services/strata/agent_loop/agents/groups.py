@@ -62,9 +62,9 @@ class GroupLifecycle:
 
         Raises: as `GroupStore.update` and `SharedMemory.share`.
         """
-        known = await self._store.known_group(command.request)
-        if known is not None:
-            return known
+        stored_group = await self._store.known_group(command.request)
+        if stored_group is not None:
+            return stored_group
         return await answered_or(
             self._update(command), lambda: self._store.known_group(command.request)
         )

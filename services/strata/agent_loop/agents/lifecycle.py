@@ -116,6 +116,7 @@ class AgentLifecycle:
         recall: LifecycleRecall,
         archival: LifecycleArchival,
         tools: Tools,
+        *,
         models: ModelCatalog,
         tokens: TokenEstimator,
         clock: Clock,
@@ -200,8 +201,10 @@ class AgentLifecycle:
             agent_id = command.patch.agent_id
             # Loaded with its keys, to ask the provider.
             before = await self._store.load(agent_id, default_conversation_id(agent_id))
-            known = set(before.model.handles.values())
-            new = {field: handle for field, handle in handles.items() if handle not in known}
+            handles_before = set(before.model.handles.values())
+            new = {
+                field: handle for field, handle in handles.items() if handle not in handles_before
+            }
             await self._check_listed(new, before.model_keys)
         if command.patch.compaction is not None:
             self.check_compaction(command.patch.compaction)
@@ -276,10 +279,10 @@ class AgentLifecycle:
         """
         # The memory agent gets the model that the change sets.
         creation = await self._claim_memory_agent(apply_patch(agent, command.patch))
-        made = creation.agent
+        memory_agent = creation.agent
         patch = replace(
             command.patch,
-            memory_agent_id=made.id,
+            memory_agent_id=memory_agent.id,
             sleeptime_frequency=frequency_of(agent.type, command.patch.sleeptime_frequency or 0),
         )
         try:
@@ -287,32 +290,32 @@ class AgentLifecycle:
                 await self._prepare_memory_agent(creation)
             return await self._change(replace(command, patch=patch))
         except StrataError as error:
-            if isinstance(error, NotFoundError) and made.id in error.metadata.values():
-                # Removes what was prepared after the concurrent removal.
-                await self._release(made.id)
+            if isinstance(error, NotFoundError) and memory_agent.id in error.metadata.values():
+                # Removes the data that was prepared after the concurrent removal.
+                await self._release(memory_agent.id)
                 return None
             if ends_run(error) or not command.request.id:
-                await self._abandon(made)
+                await self._abandon(memory_agent)
             raise
 
-    async def _abandon(self, made: Agent) -> None:
+    async def _abandon(self, agent: Agent) -> None:
         """Removes a memory agent that could not be created, unless another call continues it."""
         try:
-            if await self._store.abandon_creation(made.id, made.revision):
-                await self.delete(made.id)
+            if await self._store.abandon_creation(agent.id, agent.revision):
+                await self.delete(agent.id)
         except StrataError as error:
             # The next call that enables a memory agent continues its creation.
             _log.warning(
-                "a failed memory agent was not removed", agent_id=made.id, error=repr(error)
+                "a failed memory agent was not removed", agent_id=agent.id, error=repr(error)
             )
 
     async def _clear_memory_agent(self, agent_id: str) -> None:
         """Finishes the deletion of a memory agent that was removed from its agent."""
-        left = await self._store.memory_agent_of(agent_id)
-        if left is not None and left.state is AgentState.DELETING:
+        memory_agent = await self._store.memory_agent_of(agent_id)
+        if memory_agent is not None and memory_agent.state is AgentState.DELETING:
             # Another call may finish the deletion first.
             with suppress(NotFoundError):
-                await self.delete(left.agent.id)
+                await self.delete(memory_agent.agent.id)
 
     async def _make_memory_agent(self, tended: Agent) -> str:
         """Creates the memory agent of an agent; it becomes visible together with its agent.
@@ -334,12 +337,12 @@ class AgentLifecycle:
 
         An earlier one gets the settings that a new one would have.
         """
-        wanted = memory_agent_for(tended)
+        memory_agent = memory_agent_for(tended)
         request = creation_of_memory_agent(tended.id)
-        stored = await self._claim(CreateAgent(wanted, (), (), (), request))
-        if stored.agent.id == wanted.id or stored.state is not AgentState.CREATING:
+        stored = await self._claim(CreateAgent(memory_agent, (), (), (), request))
+        if stored.agent.id == memory_agent.id or stored.state is not AgentState.CREATING:
             return stored
-        renewed = await self._store.renew_creation(replace(wanted, id=stored.agent.id))
+        renewed = await self._store.renew_creation(replace(memory_agent, id=stored.agent.id))
         return stored if renewed is None else replace(stored, agent=renewed)
 
     async def _prepare_memory_agent(self, creation: StoredAgent) -> None:
@@ -395,16 +398,16 @@ class AgentLifecycle:
             AlreadyExistsError: REQUEST_ID_REUSED; NAME_TAKEN: the agent has a conversation with
                 the same external id.
         """
-        known = await self._store.known_conversation(command.request)
-        if known is not None:
-            return known
+        existing = await self._store.known_conversation(command.request)
+        if existing is not None:
+            return existing
         agent = await self.get(command.agent_id)
         if command.external_id and await self._is_taken(agent.id, command.external_id):
             # Noticed before a window is created that would belong to no conversation.
-            known = await self._store.known_conversation(command.request)
-            if known is None:
+            existing = await self._store.known_conversation(command.request)
+            if existing is None:
                 raise external_id_taken(command.external_id)
-            return known
+            return existing
         conversation = Conversation(
             new_id("conversation"), agent.id, command.title, external_id=command.external_id
         )
@@ -425,9 +428,9 @@ class AgentLifecycle:
             NotFoundError: CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND.
             AlreadyExistsError: REQUEST_ID_REUSED.
         """
-        known = await self._store.known_conversation(command.request)
-        if known is not None:
-            return known
+        existing = await self._store.known_conversation(command.request)
+        if existing is not None:
+            return existing
         source = await self._store.conversation(command.conversation_id)
         fork = Conversation(new_id("conversation"), source.agent_id, command.title, source.id)
         await self._recall.fork_window(source.id, fork.id, command.until_message_id)

@@ -91,7 +91,7 @@ class NextRequests:
         return NextRequest(agent, working.stored, working.counted, tools, bound, section)
 
     async def next_steps(self, next_request: NextRequest, token_budget: TokenBudget) -> NextSteps:
-        """Returns what the next turn would do to make its request fit.
+        """Returns the steps by which the next turn would make its request fit.
 
         The input message of that turn is unknown and not counted.
 
@@ -103,7 +103,7 @@ class NextRequests:
             return NextSteps((), Obstacle.NO_MODEL)
         view = next_request.view
         fixed = next_request.fixed_bytes
-        whole = fixed + view.size(next_request.window.messages[1:])
+        total = fixed + view.size(next_request.window.messages[1:])
         closed: list[str] = []
         excess = files_excess(fixed, token_budget.max_bytes)
         if excess and next_request.section.has_open_files:
@@ -113,25 +113,25 @@ class NextRequests:
                 max(0, next_request.section.size - excess),
             )
         if closed:
-            fixed, whole = fixed - excess, whole - excess
-        return NextSteps(closed, _compaction(next_request, fixed, whole, token_budget.max_bytes))
+            fixed, total = fixed - excess, total - excess
+        return NextSteps(closed, _compaction(next_request, fixed, total, token_budget.max_bytes))
 
 
 def _compaction(
-    next_request: NextRequest, fixed: int, whole: int, max_bytes: float
+    next_request: NextRequest, fixed: int, total: int, max_bytes: float
 ) -> Plan | Obstacle:
     """Returns the compaction that the next turn would make.
 
     Args:
         next_request: The request.
         fixed: Bytes of system message and tools.
-        whole: Bytes of the request.
+        total: Bytes of the request.
         max_bytes: Bytes that it may have.
     """
     agent, messages = next_request.agent, next_request.window.messages
     if agent.message_buffer_autoclear and messages[-1].approval_request is None:
         return Obstacle.WINDOW_IS_CLEARED
-    if whole <= max_bytes:
+    if total <= max_bytes:
         return Obstacle.WINDOW_NOT_FULL
     if not compaction_helps(fixed, max_bytes):
         return Obstacle.PROMPT_FILLS_WINDOW

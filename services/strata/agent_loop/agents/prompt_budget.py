@@ -78,10 +78,10 @@ class PromptBudget:
         Raises:
             InvalidArgumentError: ``INVALID_FIELD``; the message has the largest possible value.
         """
-        left = max(0, self.files_bytes)
-        most = {
-            "max_files_open": (agent.max_files_open, left // SMALLEST_FILE_BYTES),
-            "per_file_view_window_char_limit": (agent.per_file_view_window_char_limit, left),
+        available = max(0, self.files_bytes)
+        limits = {
+            "max_files_open": (agent.max_files_open, available // SMALLEST_FILE_BYTES),
+            "per_file_view_window_char_limit": (agent.per_file_view_window_char_limit, available),
         }
         violations = [
             FieldViolation(
@@ -90,7 +90,7 @@ class PromptBudget:
                 f"{largest} at most beside system prompt, tools and conversation; 0 derives it "
                 "from the context window",
             )
-            for field, (wanted, largest) in most.items()
+            for field, (wanted, largest) in limits.items()
             if wanted > max(1, largest)
         ]
         if violations:
@@ -124,17 +124,17 @@ class PromptBudget:
             FailedPreconditionError: ``CONTEXT_WINDOW_EXCEEDED``.
         """
         if self.memory_bytes < 0:
-            most = self.fixed + self.memory_bytes
+            max_bytes = self.fixed + self.memory_bytes
             raise FailedPreconditionError(
                 f"System prompt and tools take {self.fixed} bytes, {-self.memory_bytes} more than "
-                f"the {most} that fit into a context window of {self.context_window} tokens. "
+                f"the {max_bytes} that fit into a context window of {self.context_window} tokens. "
                 "Shorten the system prompt, remove tools, or choose a larger context window or a "
                 "smaller limit of output tokens.",
                 reason=Reason.CONTEXT_WINDOW_EXCEEDED,
                 metadata={
                     "agent_id": self.agent_id,
                     "size": self.fixed,
-                    "limit": most,
+                    "limit": max_bytes,
                     "context_window": self.context_window,
                 },
             )
@@ -172,6 +172,6 @@ def budget_of(
 
 def _rules_bytes(agent: Agent) -> int:
     rules = rules_in_force(agent.tools, agent.tool_rules)
-    shown = [rule_element(rule.sentence) + "\n" for rule in rules if rule.sentence is not None]
-    sizes = [max(_RULE_BYTES, len(element.encode("utf-8", "replace"))) for element in shown]
+    elements = [rule_element(rule.sentence) + "\n" for rule in rules if rule.sentence is not None]
+    sizes = [max(_RULE_BYTES, len(element.encode("utf-8", "replace"))) for element in elements]
     return _RULES_BYTES + sum(sizes) if sizes else 0

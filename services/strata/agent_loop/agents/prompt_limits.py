@@ -126,17 +126,17 @@ class PromptLimits:
             FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED; nothing is changed.
         """
         patch, request = command.patch, command.request
-        known = await self._store.known_agent(request)
-        if known is not None:
-            await self._settle(known.id)
-            return known
+        answered_agent = await self._store.known_agent(request)
+        if answered_agent is not None:
+            await self._settle(answered_agent.id)
+            return answered_agent
         before = await self._load(patch.agent_id)
         check_revision(before, patch.expected_revision)
-        wanted = apply_patch(before, patch)
-        await check(wanted)
-        budget = await self.budget(wanted)
+        patched = apply_patch(before, patch)
+        await check(patched)
+        budget = await self.budget(patched)
         if budget is not None and _changes_files(patch):
-            budget.check_file_limits(wanted)
+            budget.check_file_limits(patched)
         previous, raised = await self._raise(before, budget)
         try:
             agent = await self._store.update(patch, request)
@@ -144,7 +144,7 @@ class PromptLimits:
             if raised:
                 await self._take_back(before, previous)
             raise
-        if _prompt_of(agent) == _prompt_of(wanted):
+        if _prompt_of(agent) == _prompt_of(patched):
             await self._memory.set_limit(agent.id, _limit(budget), agent.revision)
         else:
             # The agent was changed concurrently, or the request was a repetition.

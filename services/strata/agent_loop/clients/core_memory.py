@@ -41,9 +41,9 @@ class CoreMemoryClient:
     async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
         """Renders the agent's memory; returns the cached section if nothing changed."""
         key = (current_project(), agent.id, view)
-        known = self._sections.get(key)
-        request = _compile_request(agent, view, known[0] if known is not None else "")
-        return self._take(key, known, await self._stub.Compile(request))
+        cached = self._sections.get(key)
+        request = _compile_request(agent, view, cached[0] if cached is not None else "")
+        return self._take(key, cached, await self._stub.Compile(request))
 
     async def close_files(self, agent: Agent, view: MemoryView, max_bytes: int) -> MemorySection:
         """Closes open files, least recently used first, until the section fits."""
@@ -63,14 +63,14 @@ class CoreMemoryClient:
     def _take(
         self,
         key: Hashable,
-        known: tuple[str, MemorySection] | None,
+        cached: tuple[str, MemorySection] | None,
         response: context_pb.CompileResponse,
     ) -> MemorySection:
         """Returns the section in a response, and caches it for the next request.
 
         Args:
             key: Key of the section in the cache.
-            known: The revision and section in the cache before the request, if any.
+            cached: The revision and section in the cache before the request, if any.
             response: The response.
         """
         revisions = dict(response.block_revisions)
@@ -78,9 +78,9 @@ class CoreMemoryClient:
             tainted_block.label: labels_from_proto(tainted_block.taint)
             for tainted_block in response.tainted_blocks
         }
-        if response.not_changed and known is not None:
+        if response.not_changed and cached is not None:
             return replace(
-                known[1], block_revisions=revisions, has_folders=response.has_folders, taint=taint
+                cached[1], block_revisions=revisions, has_folders=response.has_folders, taint=taint
             )
         change_time = None
         if response.HasField("last_modified_time"):
@@ -136,15 +136,15 @@ class CoreMemoryClient:
         )
         await self._stub.LimitPrompt(request)
 
-    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+    async def read_file(self, document_range: DocumentRange, max_bytes: int) -> DocumentLines:
         """Returns lines of a file of an agent, after the start of a range."""
         request = file_pb.ReadFileRequest(
-            agent_id=read.agent_id,
-            file_id=read.file_id,
+            agent_id=document_range.agent_id,
+            file_id=document_range.file_id,
             # Counted from 1.
-            first_line=read.after_line + 2,
+            first_line=document_range.after_line + 2,
             max_bytes=max_bytes,
-            content_hash=read.content_hash,
+            content_hash=document_range.content_hash,
         )
         response = await self._files.ReadFile(request)
         return DocumentLines(

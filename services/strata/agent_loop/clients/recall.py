@@ -89,7 +89,7 @@ class RecallClient:
     ) -> BegunTurn:
         """Stores the inputs, takes the fence, and returns the window."""
         cache_key = (current_project(), key.conversation_id)
-        held = self._windows.get(cache_key)
+        cached = self._windows.get(cache_key)
         request = window_pb.BeginTurnRequest(
             conversation_id=key.conversation_id,
             agent_id=key.agent_id,
@@ -97,14 +97,14 @@ class RecallClient:
             attempt=key.attempt,
             inputs=[message_to_proto(message) for message in inputs],
             clear_window=clear,
-            held=held.to_proto() if held is not None else None,
+            held=cached.to_proto() if cached is not None else None,
         )
         response = await self._stub.BeginTurn(request)
         self._keep_images(inputs)
-        whole = whole_window(response, held)
-        self._windows.put(cache_key, whole)
+        window = whole_window(response, cached)
+        self._windows.put(cache_key, window)
         return BegunTurn(
-            whole.window,
+            window.window,
             messages_from_proto(response.inputs),
             response.committed_steps,
             messages_from_proto(response.committed_messages),
@@ -129,9 +129,9 @@ class RecallClient:
             messages_from_proto(response.messages), response.revision, response.message_count
         )
         cache_key = (current_project(), commit.key.conversation_id)
-        if (held := self._windows.get(cache_key)) is not None:
+        if (cached := self._windows.get(cache_key)) is not None:
             sizes = [size_of(message) for message in response.messages]
-            self._windows.put(cache_key, held.with_step(committed, sum(sizes)))
+            self._windows.put(cache_key, cached.with_step(committed, sum(sizes)))
         return committed
 
     async def open_window(
@@ -171,23 +171,23 @@ class RecallClient:
         request = window_pb.GetWindowRequest(conversation_id=conversation_id)
         return window_from_proto((await self._stub.GetWindow(request)).window)
 
-    async def evict(self, read: TranscriptRange) -> None:
+    async def evict(self, transcript_range: TranscriptRange) -> None:
         """Removes the messages of a range, and those before it, from the window."""
         request = window_pb.EvictMessagesRequest(
-            conversation_id=read.conversation_id,
-            agent_id=read.agent_id,
-            until_sequence=read.until_sequence,
+            conversation_id=transcript_range.conversation_id,
+            agent_id=transcript_range.agent_id,
+            until_sequence=transcript_range.until_sequence,
         )
         await self._stub.EvictMessages(request)
 
-    async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
+    async def transcript(self, transcript_range: TranscriptRange) -> Sequence[Message]:
         """Returns the stored messages of a range of a conversation, in order."""
         request = message_pb.ListMessagesRequest(
-            conversation_id=read.conversation_id,
+            conversation_id=transcript_range.conversation_id,
             page_size=_TRANSCRIPT_PAGE,
             order=message_pb.LIST_ORDER_OLDEST_FIRST,
-            from_sequence=read.after_sequence + 1,
-            to_sequence=read.until_sequence,
+            from_sequence=transcript_range.after_sequence + 1,
+            to_sequence=transcript_range.until_sequence,
         )
         messages: list[Message] = []
         while True:

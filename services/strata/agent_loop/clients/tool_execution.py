@@ -47,10 +47,10 @@ class ToolClient:
         if not names:
             return ToolSet(())
         key = (current_project(), tuple(names))
-        known = self._toolsets.get(key)
+        cached = self._toolsets.get(key)
         request = execution_pb.ResolveToolsRequest(
             names=names,
-            if_revision=known[0] if known is not None else "",
+            if_revision=cached[0] if cached is not None else "",
             skip_missing=skip_missing,
             run_id=run_id,
         )
@@ -63,8 +63,8 @@ class ToolClient:
                     name=server.name,
                     problem=server.problem,
                 )
-        if response.not_changed and known is not None:
-            return known[1]
+        if response.not_changed and cached is not None:
+            return cached[1]
         toolset = toolset_from_proto(response)
         self._toolsets.put(key, response.revision, toolset)
         return toolset
@@ -89,9 +89,9 @@ class ToolClient:
     async def _execute_code(
         self, batch: ToolBatch, code_access: CodeToolAccess
     ) -> AsyncGenerator[ToolEvent, None]:
-        async def answered(asked: execution_pb.NestedCall) -> _NestingMessage:
-            answer = await code_access.answer(code_call_from_proto(asked))
-            return code_answer_to_proto(asked.number, answer)
+        async def answered(nested_call: execution_pb.NestedCall) -> _NestingMessage:
+            answer = await code_access.answer(code_call_from_proto(nested_call))
+            return code_answer_to_proto(nested_call.number, answer)
 
         def answer(
             response: execution_pb.ExecuteToolsWithCallsResponse,

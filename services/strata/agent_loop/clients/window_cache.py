@@ -62,22 +62,24 @@ def size_of(message: message_pb2.Message) -> int:
     return _MESSAGE_BYTES + message.ByteSize()
 
 
-def whole_window(response: window_pb.BeginTurnResponse, held: CachedWindow | None) -> CachedWindow:
+def whole_window(
+    response: window_pb.BeginTurnResponse, cached: CachedWindow | None
+) -> CachedWindow:
     """Returns the window of a turn that has begun, with the messages that recall left out.
 
     Args:
         response: The response.
-        held: The held part of the window in the request.
+        cached: The part of the window that the agent loop has, as in the request.
     """
     window = window_from_proto(response.window)
     sizes = [size_of(message) for message in response.window.messages]
     unchanged = response.unchanged_count
     if not unchanged:
         return CachedWindow(window, sum(sizes))
-    assert held is not None  # else recall leaves nothing out
+    assert cached is not None  # else recall leaves nothing out
     system, *added = window.messages
-    messages = (system, *held.window.messages[1 : 1 + unchanged], *added)
-    return CachedWindow(replace(window, messages=messages), held.size + sum(sizes[1:]))
+    messages = (system, *cached.window.messages[1 : 1 + unchanged], *added)
+    return CachedWindow(replace(window, messages=messages), cached.size + sum(sizes[1:]))
 
 
 class WindowCache:
@@ -96,10 +98,10 @@ class WindowCache:
         """Returns a window; None if it is not held."""
         return self._windows.get(key)
 
-    def put(self, key: tuple[str, str], held: CachedWindow) -> None:
+    def put(self, key: tuple[str, str], window: CachedWindow) -> None:
         """Adds a window, or replaces it."""
         earlier = self._windows.pop(key, None)
-        self._size += held.size - (earlier.size if earlier is not None else 0)
-        self._windows[key] = held
+        self._size += window.size - (earlier.size if earlier is not None else 0)
+        self._windows[key] = window
         while self._size > self._limit:
             self._size -= self._windows.popitem(last=False)[1].size

@@ -86,27 +86,27 @@ class Compactor:
             StrataError: Recall refused the window; in a manual compaction also if recall cannot
                 be reached. A turn retries until it can.
         """
-        known: tuple[Plan, Summary] | None = None
+        summarized_plan: Plan | None = None
         started = self._clock.monotonic()
         for swap in range(1, MAX_SWAPS + 1):
             planned = plan(window.messages, view, space, self._agent.compaction, forced=key is None)
             if isinstance(planned, Obstacle):
                 return None
-            if known is None or not _covers(known[0], planned):
+            if summarized_plan is None or not _covers(summarized_plan, planned):
                 limit = min(self._agent.compaction.limit_chars, planned.summary_bytes)
-                made = await self._summarizer.summarise(
+                summary = await self._summarizer.summarise(
                     planned.evicted,
                     planned.earlier,
                     limit,
                     ask_model=key is None or space >= MIN_SUMMARISED_SPACE,
                 )
-                known = (planned, made)
-            summarized = (*_gone(window, planned), *known[0].evicted)
-            summary = self._message(
-                window, planned, known[1].text, taint_of_messages(summarized), key
+                summarized_plan = planned
+            summarized = (*_removed_earlier(window, planned), *summarized_plan.evicted)
+            message = self._message(
+                window, planned, summary.text, taint_of_messages(summarized), key
             )
-            kept = tuple(message.id for message in planned.kept)
-            change = WindowSwap(window.conversation_id, key, window.revision, summary, kept)
+            kept_ids = tuple(message.id for message in planned.kept)
+            change = WindowSwap(window.conversation_id, key, window.revision, message, kept_ids)
             try:
                 swapped = await self._ask_recall(
                     key, functools.partial(self._recall.swap_window, change)
@@ -118,8 +118,8 @@ class Compactor:
                     key, functools.partial(self._recall.get_window, window.conversation_id)
                 )
                 continue
-            self._note_compaction(planned, known[1], self._clock.monotonic() - started)
-            return Compacted(swapped, _stored(swapped, summary))
+            self._note_compaction(planned, summary, self._clock.monotonic() - started)
+            return Compacted(swapped, _stored_summary(swapped, message))
         raise AssertionError("the last swap succeeds or raises")
 
     async def _ask_recall(
@@ -149,28 +149,28 @@ class Compactor:
             create_time=now,
         )
 
-    def _note_compaction(self, planned: Plan, made: Summary, seconds: float) -> None:
-        self._telemetry.counter(COMPACTIONS, summary=made.rung).inc()
+    def _note_compaction(self, planned: Plan, summary: Summary, seconds: float) -> None:
+        self._telemetry.counter(COMPACTIONS, summary=summary.rung).inc()
         self._telemetry.histogram(COMPACTION_SECONDS).observe(seconds)
         _log.info(
             "a window was compacted",
             agent_id=self._agent.id,
             evicted=len(planned.evicted),
             kept=len(planned.kept),
-            rung=made.rung,
+            rung=summary.rung,
         )
 
 
-def _gone(window: Window, planned: Plan) -> Sequence[Message]:
+def _removed_earlier(window: Window, planned: Plan) -> Sequence[Message]:
     """Returns all messages that the summary replaces, including earlier summaries."""
-    kept = {message.id for message in planned.kept}
-    return [message for message in window.messages[1:] if message.id not in kept]
+    kept_ids = {message.id for message in planned.kept}
+    return [message for message in window.messages[1:] if message.id not in kept_ids]
 
 
-def _covers(done: Plan, planned: Plan) -> bool:
+def _covers(earlier: Plan, planned: Plan) -> bool:
     """Returns whether the summary of one plan covers all messages that another plan evicts."""
-    summarised = {message.id for message in done.evicted}
-    same = done.earlier == planned.earlier
+    summarised = {message.id for message in earlier.evicted}
+    same = earlier.earlier == planned.earlier
     return same and all(message.id in summarised for message in planned.evicted)
 
 
@@ -186,9 +186,9 @@ def _part(planned: Plan, text: str) -> SummaryPart:
     return SummaryPart(text, first, last, count, first_id, last_id)
 
 
-def _packed_size(text: str, made: datetime, timezone: str) -> int:
-    return len(pack_summary(text, made, timezone).encode("utf-8", "replace"))
+def _packed_size(text: str, create_time: datetime, timezone: str) -> int:
+    return len(pack_summary(text, create_time, timezone).encode("utf-8", "replace"))
 
 
-def _stored(window: Window, summary: Message) -> Message:
+def _stored_summary(window: Window, summary: Message) -> Message:
     return next((m for m in window.messages if m.id == summary.id), summary)

@@ -97,11 +97,13 @@ class ManualCompaction:
         before = token_budget.estimate(fixed + held)
         summarizer = Summarizer(self._models, self._tokens, agent, bound)
         compactor = Compactor(agent, summarizer, self._recall, self._clock, self._telemetry)
-        done = await compactor.compact(window, view, _space(inspected, token_budget), None)
-        if done is None:
+        compacted = await compactor.compact(window, view, _space(inspected, token_budget), None)
+        if compacted is None:
             return CompactionResult(None, before, before)
         return CompactionResult(
-            done.summary, before, token_budget.estimate(fixed + view.size(done.window.messages[1:]))
+            compacted.summary,
+            before,
+            token_budget.estimate(fixed + view.size(compacted.window.messages[1:])),
         )
 
 
@@ -120,6 +122,6 @@ def plan_on_request(inspected: NextRequest, token_budget: TokenBudget) -> Plan |
 
 
 def _space(inspected: NextRequest, token_budget: TokenBudget) -> float:
-    """Returns the bytes that messages may have: at most what they have, so that some leave."""
+    """Returns the bytes that messages may have: at most their present size, so that some leave."""
     held = inspected.view.size(inspected.window.messages[1:])
     return min(token_budget.max_bytes - inspected.fixed_bytes, held)

@@ -86,7 +86,7 @@ def plan(
     summaries = {i for i, unit in enumerate(units) if unit.kind is UnitKind.SUMMARY}
     reserve = _reserve(space, settings)
     size = sum(size for i, size in enumerate(sizes) if i not in summaries)
-    gone: set[int] = set()
+    removed: set[int] = set()
     order = leaving(units)
     if not forced and order.fixed and sum(sizes[i] for i in order.fixed) > space - reserve:
         return Obstacle.PINNED_MESSAGES_FILL_SPACE
@@ -95,19 +95,19 @@ def plan(
     for group in order.exchanges:
         if not everything and size <= share:
             break
-        gone.update(group)
+        removed.update(group)
         size -= sum(sizes[i] for i in group)
     for group in order.current:
         if size <= space - reserve:
             break
-        gone.update(group)
+        removed.update(group)
         size -= sum(sizes[i] for i in group)
-    if not gone:
+    if not removed:
         return _obstacle(order)
     return Plan(
-        _messages(units, gone),
+        _messages(units, removed),
         _earlier(units, summaries),
-        _messages(units, set(range(len(units))) - gone - summaries),
+        _messages(units, set(range(len(units))) - removed - summaries),
         max(MIN_SUMMARY_BYTES, int(space) - size),
     )
 
@@ -147,8 +147,8 @@ def _reserve(space: float, settings: CompactionSettings) -> float:
     )
 
 
-def _messages(units: Sequence[WindowUnit], wanted: set[int]) -> tuple[Message, ...]:
-    return tuple(message for i in sorted(wanted) for message in units[i].messages)
+def _messages(units: Sequence[WindowUnit], positions: set[int]) -> tuple[Message, ...]:
+    return tuple(message for i in sorted(positions) for message in units[i].messages)
 
 
 def _earlier(units: Sequence[WindowUnit], summaries: set[int]) -> tuple[SummaryPart, ...]:

@@ -116,12 +116,12 @@ def preview_of(
 def _outcomes(body: Sequence[Message], planned: Plan | Obstacle) -> list[PreviewOutcome]:
     if isinstance(planned, Obstacle):
         return [PreviewOutcome.KEPT] * len(body)
-    kept = {message.id for message in planned.kept}
-    return [_outcome(message, kept) for message in body]
+    kept_ids = {message.id for message in planned.kept}
+    return [_outcome(message, kept_ids) for message in body]
 
 
-def _outcome(message: Message, kept: AbstractSet[str]) -> PreviewOutcome:
-    if message.id in kept:
+def _outcome(message: Message, kept_ids: AbstractSet[str]) -> PreviewOutcome:
+    if message.id in kept_ids:
         return PreviewOutcome.KEPT
     return (
         PreviewOutcome.REPLACED

@@ -75,8 +75,8 @@ def extract(
     for role, chars in ((MessageRole.USER, _SAID_CHARS), (MessageRole.ASSISTANT, _ANSWERED_CHARS)):
         for position in range(len(messages) - 1, -1, -1):
             message = messages[position]
-            shown = message.role is role and not message.hidden
-            line = _excerpt(message, chars) if shown else ""
+            is_included = message.role is role and not message.hidden
+            line = _excerpt(message, chars) if is_included else ""
             if line and len(line) + 1 <= space:
                 picked[position] = line
                 space -= len(line) + 1
@@ -143,12 +143,12 @@ def _middle_out(text: str, limit: int) -> str:
 
 
 def brief(message: Message, chars: int) -> str:
-    """Returns at most `chars` characters of what a message says, on one line.
+    """Returns at most `chars` characters of the text of a message, on one line.
 
     Without a text these are the names of the tools that it calls, or what tools returned.
     """
-    sent = [sent_text(call.name, call.arguments) or "" for call in message.tool_calls]
-    text = " ".join(" ".join([*sent, _text(message)]).split())
+    sent_texts = [sent_text(call.name, call.arguments) or "" for call in message.tool_calls]
+    text = " ".join(" ".join([*sent_texts, _text(message)]).split())
     if not text:
         request = message.approval_request
         text = _called(message.tool_calls if request is None else request.calls)

@@ -90,13 +90,13 @@ def take_out(call: ToolCall, names: Collection[str], *, heartbeat: bool) -> Take
         return TakenOut(call)
     if not isinstance(arguments, dict):
         return TakenOut(call)
-    kept = {name: value for name, value in arguments.items() if name not in names}
+    remaining = {name: value for name, value in arguments.items() if name not in names}
     thought = arguments.get(THINKING, "") if THINKING in names else ""
-    asked = HEARTBEAT in names and str(arguments.get(HEARTBEAT, "")).lower() == "true"
+    is_requested = HEARTBEAT in names and str(arguments.get(HEARTBEAT, "")).lower() == "true"
     text = call.arguments
-    if len(kept) < len(arguments):
-        text = json.dumps(kept, ensure_ascii=False)
-    flag = asked if HEARTBEAT in names and (asked or heartbeat) else None
+    if len(remaining) < len(arguments):
+        text = json.dumps(remaining, ensure_ascii=False)
+    flag = is_requested if HEARTBEAT in names and (is_requested or heartbeat) else None
     thought = thought if isinstance(thought, str) else json.dumps(thought, ensure_ascii=False)
     call = replace(call, arguments=text, request_heartbeat=flag)
     return TakenOut(call, thought)
@@ -156,8 +156,8 @@ def _shown(call: ToolCall, thoughts: bool, thought: str) -> ToolCall:
     first = {THINKING: thought} if thoughts else {}
     flag = call.request_heartbeat
     last = {} if flag is None else {HEARTBEAT: flag}
-    whole = {**first, **arguments, **last}
-    return replace(call, arguments=json.dumps(whole, ensure_ascii=False, indent=2))
+    all_arguments = {**first, **arguments, **last}
+    return replace(call, arguments=json.dumps(all_arguments, ensure_ascii=False, indent=2))
 
 
 class ArgumentsStream:
@@ -171,9 +171,9 @@ class ArgumentsStream:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
-        self._read = self._start
+        self._state = self._start
         self._key = ""
-        self._kept = 0
+        self._kept_count = 0
         self._depth = 0
         self._quoted = False
         self._escaped = False
@@ -186,15 +186,15 @@ class ArgumentsStream:
         """Adds a piece; returns its part of the arguments, and its part of the thought."""
         self._arguments, self._thoughts = [], []
         for char in piece:
-            self._read(char)
+            self._state(char)
         return "".join(self._arguments), "".join(self._thoughts)
 
     def _start(self, char: str) -> None:
         self._arguments.append(char)
         if char == "{":
-            self._read = self._between
+            self._state = self._between
         elif not char.isspace():
-            self._read = self._rest
+            self._state = self._rest
 
     def _rest(self, char: str) -> None:
         self._arguments.append(char)
@@ -202,10 +202,10 @@ class ArgumentsStream:
     def _between(self, char: str) -> None:
         """Reads the characters before a member or the end of the object."""
         if char == '"':
-            self._key, self._read = char, self._in_key
+            self._key, self._state = char, self._in_key
         elif char == "}" or (char != "," and not char.isspace()):
             self._arguments.append(char)
-            self._read = self._rest
+            self._state = self._rest
 
     def _in_key(self, char: str) -> None:
         self._key += char
@@ -214,7 +214,7 @@ class ArgumentsStream:
         elif char == "\\":
             self._escaped = True
         elif char == '"':
-            self._read = self._before_value
+            self._state = self._before_value
 
     def _before_value(self, char: str) -> None:
         if char == ":" or char.isspace():
@@ -223,14 +223,14 @@ class ArgumentsStream:
         self._dropped = name in self._names
         self._thought = StringDecoder() if self._dropped and name == THINKING else None
         if not self._dropped:
-            self._arguments.append(f"{', ' if self._kept else ''}{self._key}: ")
-            self._kept += 1
-        self._read = self._in_value
+            self._arguments.append(f"{', ' if self._kept_count else ''}{self._key}: ")
+            self._kept_count += 1
+        self._state = self._in_value
         self._in_value(char)
 
     def _in_value(self, char: str) -> None:
         if not self._quoted and not self._depth and char in ",}":
-            self._read = self._between
+            self._state = self._between
             self._between(char)
             return
         if not self._dropped:

@@ -85,38 +85,38 @@ def leaving(units: Sequence[WindowUnit]) -> Leaving:
     exchanges = _exchanges(units)
     if not exchanges:
         return Leaving((), ())
-    kept = _protected(units, exchanges)
+    protected = _protected(units, exchanges)
     *over, current = exchanges
-    steps = [i for i in current if units[i].kind is UnitKind.STEP and i not in kept]
-    inputs = [i for i in current if units[i].kind is UnitKind.INPUT and i not in kept]
-    groups = (tuple(i for i in exchange if i not in kept) for exchange in over)
+    steps = [i for i in current if units[i].kind is UnitKind.STEP and i not in protected]
+    inputs = [i for i in current if units[i].kind is UnitKind.INPUT and i not in protected]
+    groups = (tuple(i for i in exchange if i not in protected) for exchange in over)
     return Leaving(
         tuple(group for group in groups if group),
         tuple((i,) for i in (*steps, *inputs)),
-        tuple(i for exchange in over for i in exchange if i in kept),
+        tuple(i for exchange in over for i in exchange if i in protected),
     )
 
 
 def _exchanges(units: Sequence[WindowUnit]) -> list[list[int]]:
     exchanges: list[list[int]] = []
-    answered = True
+    has_reply = True
     for position, unit in enumerate(units):
         if unit.kind is UnitKind.SUMMARY:
             continue
-        if not exchanges or (unit.kind is UnitKind.INPUT and answered):
+        if not exchanges or (unit.kind is UnitKind.INPUT and has_reply):
             exchanges.append([])
         exchanges[-1].append(position)
-        answered = unit.kind is UnitKind.STEP
+        has_reply = unit.kind is UnitKind.STEP
     return exchanges
 
 
 def _protected(units: Sequence[WindowUnit], exchanges: Sequence[Sequence[int]]) -> set[int]:
-    kept = {len(units) - 1}
+    protected = {len(units) - 1}
     user_units = [i for i, unit in enumerate(units) if unit.messages[0].role is MessageRole.USER]
-    kept.update(user_units[-1:])
+    protected.update(user_units[-1:])
     for exchange in exchanges:
         pinned = [i for i in exchange if units[i].pinned]
-        kept.update(pinned)
+        protected.update(pinned)
         if any(units[i].kind is UnitKind.STEP for i in pinned):
-            kept.update(i for i in exchange if units[i].kind is UnitKind.INPUT)
-    return kept
+            protected.update(i for i in exchange if units[i].kind is UnitKind.INPUT)
+    return protected

@@ -95,18 +95,18 @@ def package(
 
 
 def pack_user_message(
-    text: str, sent: datetime | None, zone: str, *, location: str = "", name: str = ""
+    text: str, send_time: datetime | None, zone: str, *, location: str = "", name: str = ""
 ) -> str:
     """Returns a user message as JSON text (decision 0043).
 
     Args:
         text: The user's text.
-        sent: When it was sent; None leaves the time out.
+        send_time: When it was sent; None leaves the time out.
         zone: The agent's time zone.
         location: The user's location; empty leaves it out.
         name: The user's name; empty leaves it out.
     """
-    body = {"type": "user_message", "message": text, **_time(sent, zone)}
+    body = {"type": "user_message", "message": text, **_time(send_time, zone)}
     if location:
         body["location"] = location
     if name:
@@ -120,24 +120,24 @@ def pack_login(now: datetime, zone: str) -> str:
     return json.dumps(body, ensure_ascii=False)
 
 
-def pack_alert(text: str, made: datetime | None, zone: str) -> str:
+def pack_alert(text: str, create_time: datetime | None, zone: str) -> str:
     """Returns a system alert as JSON text.
 
     Args:
         text: The text of the alert.
-        made: When it was written; None leaves the time out.
+        create_time: When it was written; None leaves the time out.
         zone: The agent's time zone.
     """
-    body = {"type": "system_alert", "message": text, **_time(made, zone)}
+    body = {"type": "system_alert", "message": text, **_time(create_time, zone)}
     return json.dumps(body, ensure_ascii=False)
 
 
-def pack_summary(text: str, made: datetime | None, zone: str) -> str:
+def pack_summary(text: str, create_time: datetime | None, zone: str) -> str:
     """Returns a summary as JSON text (docs/wire-format.md#summaries).
 
     It carries the time of the summary, not the current one, so that the prompt stays cacheable.
     """
-    return pack_alert(SUMMARY_NOTE + text, made, zone)
+    return pack_alert(SUMMARY_NOTE + text, create_time, zone)
 
 
 def pack_heartbeat(reason: str, now: datetime, zone: str) -> str:
@@ -205,10 +205,10 @@ def bounded_returns(returns: Sequence[ToolReturn]) -> tuple[ToolReturn, ...]:
     )
 
 
-def _cut_to(part: ToolReturn, most: int, size: int) -> ToolReturn:
+def _cut_to(part: ToolReturn, max_chars: int, size: int) -> ToolReturn:
     chars = len(part.content)
-    while size > most:
-        chars = min(chars * most // size, chars - 1) - _CUT_MARGIN
+    while size > max_chars:
+        chars = min(chars * max_chars // size, chars - 1) - _CUT_MARGIN
         content = cut_return(part.content, max(chars, 0))
         size = _size(content) if chars > 0 else 0
     return replace(part, content=content)
@@ -234,17 +234,17 @@ def cut_return(content: str, limit: int) -> str:
     message = body["message"]
     if not isinstance(message, str):
         message = json.dumps(message, ensure_ascii=False)
-    rest = len(json.dumps({**body, "message": ""}, ensure_ascii=False, indent=2))
-    kept = max(0, limit - rest)
-    body["message"] = _cut(message, kept)
+    envelope_chars = len(json.dumps({**body, "message": ""}, ensure_ascii=False, indent=2))
+    kept_chars = max(0, limit - envelope_chars)
+    body["message"] = _cut(message, kept_chars)
     # Quotes and line ends double when they are escaped, so the text may still be too long.
-    while kept and len(packed := json.dumps(body, ensure_ascii=False, indent=2)) > limit + 64:
-        kept = max(0, kept - max(len(packed) - limit, kept // 8, 1))
-        body["message"] = _cut(message, kept)
+    while kept_chars and len(packed := json.dumps(body, ensure_ascii=False, indent=2)) > limit + 64:
+        kept_chars = max(0, kept_chars - max(len(packed) - limit, kept_chars // 8, 1))
+        body["message"] = _cut(message, kept_chars)
     return json.dumps(body, ensure_ascii=False, indent=2)
 
 
-def _cut(text: str, kept: int) -> str:
-    if len(text) <= kept:
+def _cut(text: str, kept_chars: int) -> str:
+    if len(text) <= kept_chars:
         return text
-    return f"{text[:kept]}... [truncated {len(text) - kept} chars]"
+    return f"{text[:kept_chars]}... [truncated {len(text) - kept_chars} chars]"

@@ -153,7 +153,7 @@ class View:
     def _packed(self, message: Message) -> tuple[PromptPart, ...]:
         """Returns a message of the user as one packed text, and its images after it.
 
-        The time is that of the message, so that the same bytes are sent in every request.
+        The time is the message's, so that the same bytes are sent in every request.
         """
         text = pack_user_message(
             message.text,
@@ -307,9 +307,9 @@ def build_request(
     units = units_of(messages[1:])
     chats = view.chats_of_request(unit.messages for unit in units)
     sizes = [messages_bytes(chat) for chat in chats]
-    gone = _too_much(units, sizes, max_bytes - fixed)
-    shown = [chat for i, unit in enumerate(chats) if i not in gone for chat in unit]
-    size = sum(sizes) - sum(sizes[i] for i in gone)
+    left_out = _too_much(units, sizes, max_bytes - fixed)
+    shown = [chat for i, unit in enumerate(chats) if i not in left_out for chat in unit]
+    size = sum(sizes) - sum(sizes[i] for i in left_out)
     if size > max_bytes - fixed:
         packed = (
             {ChatRole.TOOL, ChatRole.USER} if view.packaging.pack_user_messages else {ChatRole.TOOL}
@@ -326,7 +326,7 @@ def build_request(
         ),
         fixed + size,
         fixed + sum(sizes),
-        left_out=sum(len(units[i].messages) for i in gone),
+        left_out=sum(len(units[i].messages) for i in left_out),
     )
 
 
@@ -336,10 +336,10 @@ def _newest_images(chats: list[list[ChatMessage]]) -> list[list[ChatMessage]]:
     size = sum(image.size_bytes for image in images)
     if len(images) <= MAX_IMAGES and size <= MAX_IMAGES_BYTES:
         return chats
-    kept = count = 0
+    total_bytes = count = 0
     for image in reversed(images):
-        kept += image.size_bytes
-        if count == MAX_IMAGES or kept > MAX_IMAGES_BYTES:
+        total_bytes += image.size_bytes
+        if count == MAX_IMAGES or total_bytes > MAX_IMAGES_BYTES:
             break
         count += 1
     omit = iter([True] * (len(images) - count) + [False] * count)
@@ -359,18 +359,18 @@ def _newest_images(chats: list[list[ChatMessage]]) -> list[list[ChatMessage]]:
 
 
 def _too_much(units: Sequence[WindowUnit], sizes: Sequence[int], budget: float) -> set[int]:
-    gone: set[int] = set()
+    left_out: set[int] = set()
     size = sum(sizes)
     if size <= budget:
         # Nearly always: then the order in which units would leave need not be found.
-        return gone
+        return left_out
     order = leaving(units)
     for group in (*order.exchanges, *order.current):
         if size <= budget:
             break
-        gone.update(group)
+        left_out.update(group)
         size -= sum(sizes[i] for i in group)
-    return gone
+    return left_out
 
 
 def _cut_texts(
@@ -381,13 +381,13 @@ def _cut_texts(
     Before that, reasoning is removed as a whole, since it is signed, and then the oldest images.
     Texts of the `packed` roles are JSON and stay valid JSON.
     """
-    bare = _without_images([_without_reasoning(chat) for chat in chats], budget)
-    cap = float(max((size for chat in bare for size in _piece_sizes(chat)), default=0))
-    cut = bare
-    while messages_bytes(cut) > budget and cap > MIN_PIECE_BYTES:
+    text_chats = _without_images([_without_reasoning(chat) for chat in chats], budget)
+    cap = float(max((size for chat in text_chats for size in _piece_sizes(chat)), default=0))
+    capped = text_chats
+    while messages_bytes(capped) > budget and cap > MIN_PIECE_BYTES:
         cap = max(cap * _SHRINK, MIN_PIECE_BYTES)
-        cut = [_capped(chat, int(cap), packed) for chat in bare]
-    return cut
+        capped = [_capped(chat, int(cap), packed) for chat in text_chats]
+    return capped
 
 
 def _without_images(chats: list[ChatMessage], budget: float) -> list[ChatMessage]:
@@ -409,8 +409,8 @@ def _without_images(chats: list[ChatMessage], budget: float) -> list[ChatMessage
 
 
 def _without_reasoning(chat: ChatMessage) -> ChatMessage:
-    kept = tuple(part for part in chat.content if not isinstance(part, ReasoningPart))
-    return replace(chat, content=kept) if kept or chat.tool_calls else chat
+    other_parts = tuple(part for part in chat.content if not isinstance(part, ReasoningPart))
+    return replace(chat, content=other_parts) if other_parts or chat.tool_calls else chat
 
 
 def _piece_sizes(chat: ChatMessage) -> list[int]:
@@ -449,6 +449,6 @@ def _capped_call(call: ToolCall, cap: int) -> ToolCall:
 
 def _cut(text: str, size: int) -> str:
     """Truncates a text to about `size` bytes and notes how many characters are missing."""
-    kept = text.encode("utf-8", "replace")[: max(0, size - len(_MARK) - 4)]
-    start = kept.decode("utf-8", "ignore")
+    encoded_start = text.encode("utf-8", "replace")[: max(0, size - len(_MARK) - 4)]
+    start = encoded_start.decode("utf-8", "ignore")
     return start + _MARK.format(len(text) - len(start))

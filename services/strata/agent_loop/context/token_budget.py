@@ -1,7 +1,7 @@
 """Measures how full a context window is, in tokens.
 
 The provider's last count gives the exact tokens up to it; what was added since is estimated. The
-shares are those of docs/wire-format.md#shares-of-the-window.
+docs/wire-format.md#shares-of-the-window defines the shares.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class WorkingWindow:
         self._stats = stats
         self._clock = clock
         self._messages = list(window.messages)
-        self._read = window.messages[0]
+        self._system_at_start = window.messages[0]
         self._conversation_id = window.conversation_id
         self._revision = window.revision
         self._section = MemorySection("", None)
@@ -62,12 +62,12 @@ class WorkingWindow:
     @property
     def counted(self) -> list[Message]:
         """The messages, with the stored system message that the last token count was made under."""
-        return [self._read, *self._messages[1:]]
+        return [self._system_at_start, *self._messages[1:]]
 
     @property
     def read_text(self) -> str:
         """The system message at the start of the turn."""
-        return self._read.text
+        return self._system_at_start.text
 
     @property
     def system_bytes(self) -> int:

@@ -65,14 +65,14 @@ def model_violations(wire: pb.ModelConfig, field: str = "model") -> list[FieldVi
         violations.append(FieldViolation(f"{field}.fallback_models", problem))
     earlier = {wire.handle}
     for index, handle in enumerate(wire.fallback_models[:MAX_FALLBACK_MODELS]):
-        place = f"{field}.fallback_models[{index}]"
+        path = f"{field}.fallback_models[{index}]"
         if not handle:
-            violations.append(FieldViolation(place, "must be the handle of a model"))
+            violations.append(FieldViolation(path, "must be the handle of a model"))
         elif handle in earlier:
             problem = f"must be another model than those before it; {handle} is named twice"
-            violations.append(FieldViolation(place, problem))
+            violations.append(FieldViolation(path, problem))
         else:
-            violations += _handle_violations(place, handle)
+            violations += _handle_violations(path, handle)
         earlier.add(handle)
     if wire.context_window:
         violations += checks.range_violations(
@@ -84,8 +84,8 @@ def model_violations(wire: pb.ModelConfig, field: str = "model") -> list[FieldVi
         )
     violations += checks.range_violations(f"{field}.temperature", wire.temperature, 0.0, 2.0)
     if wire.reasoning_effort not in _EFFORTS:
-        wanted = ", ".join(_EFFORTS[1:])
-        violations.append(FieldViolation(f"{field}.reasoning_effort", f"must be one of {wanted}"))
+        efforts = ", ".join(_EFFORTS[1:])
+        violations.append(FieldViolation(f"{field}.reasoning_effort", f"must be one of {efforts}"))
     if wire.HasField("enable_reasoner") and not wire.enable_reasoner:
         reasons = wire.reasoning_effort not in ("", "none") or wire.max_reasoning_tokens > 0
         if reasons:

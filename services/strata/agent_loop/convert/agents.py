@@ -522,11 +522,11 @@ def request_of(
     ),
 ) -> RequestKey:
     """Returns the key by which repetitions of a request are recognised."""
-    bare = type(request)()
-    bare.CopyFrom(request)  # type: ignore[arg-type]
-    bare.ClearField("request_id")
+    request_copy = type(request)()
+    request_copy.CopyFrom(request)  # type: ignore[arg-type]
+    request_copy.ClearField("request_id")
     label = f"{type(request).DESCRIPTOR.full_name}\0"
-    return RequestKey(request.request_id, digest_of(label, bare))
+    return RequestKey(request.request_id, digest_of(label, request_copy))
 
 
 def _optional(request: ProtoMessage, name: str) -> str | None:

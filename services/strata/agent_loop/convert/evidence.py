@@ -78,12 +78,12 @@ class EvidenceReader:
                 tool = event.tool_started
                 evidence.started[tool.tool_call_id] = (tool.name, tool.arguments)
             case "tool_finished":
-                ended = event.tool_finished
-                effects = (edits_from_proto(ended.memory_edits), ended.duration_ms)
-                evidence.finished[ended.tool_return.tool_call_id] = effects
+                tool_finished = event.tool_finished
+                effects = (edits_from_proto(tool_finished.memory_edits), tool_finished.duration_ms)
+                evidence.finished[tool_finished.tool_return.tool_call_id] = effects
             case "message_stored":
-                stored = event.message_stored.message.sequence
-                evidence.last_sequence = max(evidence.last_sequence, stored)
+                sequence = event.message_stored.message.sequence
+                evidence.last_sequence = max(evidence.last_sequence, sequence)
             case "window_compacted":
                 summary = message_from_proto(event.window_compacted.summary)
                 evidence.summaries.setdefault(self._step, []).append(summary)

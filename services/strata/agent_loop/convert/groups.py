@@ -187,7 +187,7 @@ def _manager_violations(
         yield needs_manager_agent(kind)
     elif agent_id in agent_ids:
         yield FieldViolation("manager.manager_agent_id", "must not be one of the members")
-    for name, kinds, most in (
+    for name, kinds, maximum in (
         ("max_turns", IN_TURNS, MAX_TURNS),
         ("sleeptime_agent_frequency", {ManagerType.SLEEPTIME}, MAX_FREQUENCY),
         ("max_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, MAX_BUFFER),
@@ -196,7 +196,7 @@ def _manager_violations(
         value = getattr(manager, name)
         if value and kind not in kinds:
             yield _inapplicable_field(name, kind, kinds)
-        yield from checks.range_violations(f"manager.{name}", value, 0, most)
+        yield from checks.range_violations(f"manager.{name}", value, 0, maximum)
     token = manager.termination_token
     if token and kind is not ManagerType.DYNAMIC:
         yield _inapplicable_field("termination_token", kind, {ManagerType.DYNAMIC})

@@ -261,8 +261,8 @@ def _response_to_proto(part: ApprovalResponse) -> pb.ApprovalResponsePart:
 
 
 def _call_from_proto(wire: pb.ToolCallPart) -> ToolCall:
-    asked = wire.request_heartbeat if wire.HasField("request_heartbeat") else None
-    return ToolCall(wire.tool_call_id, wire.name, wire.arguments, asked)
+    heartbeat = wire.request_heartbeat if wire.HasField("request_heartbeat") else None
+    return ToolCall(wire.tool_call_id, wire.name, wire.arguments, heartbeat)
 
 
 def _call_to_proto(call: ToolCall) -> pb.ToolCallPart:

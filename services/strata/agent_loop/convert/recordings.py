@@ -201,14 +201,14 @@ class _Texts:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self._places: dict[str, int] = {}
+        self._index_of: dict[str, int] = {}
 
     def place(self, text: str) -> int:
         """Returns the position of a text."""
-        if text not in self._places:
-            self._places[text] = len(self.texts)
+        if text not in self._index_of:
+            self._index_of[text] = len(self.texts)
             self.texts.append(encodable_text(text))
-        return self._places[text]
+        return self._index_of[text]
 
 
 def _step_to_proto(step: RecordedStep, texts: _Texts) -> pb.RecordedStep:
@@ -238,16 +238,16 @@ def _step_to_proto(step: RecordedStep, texts: _Texts) -> pb.RecordedStep:
     if step.memory.last_modified is not None:
         wire.memory.last_modified_time.FromDatetime(step.memory.last_modified)
     if step.request is not None:
-        sent = wire.request
-        sent.digest.CopyFrom(digest_to_proto(step.request.digest))
-        sent.start_ms = step.request.start_ms
+        model_request = wire.request
+        model_request.digest.CopyFrom(digest_to_proto(step.request.digest))
+        model_request.start_ms = step.request.start_ms
         text = step.request.text
         if text.system is not None:
-            sent.system = texts.place(text.system)
+            model_request.system = texts.place(text.system)
         if text.options is not None:
-            sent.options = texts.place(text.options)
-        sent.has_messages = text.messages is not None
-        sent.messages.extend(map(texts.place, text.messages or ()))
+            model_request.options = texts.place(text.options)
+        model_request.has_messages = text.messages is not None
+        model_request.messages.extend(map(texts.place, text.messages or ()))
     return wire
 
 
@@ -345,15 +345,15 @@ def _step_from_proto(wire: pb.RecordedStep, texts: list[str], parsed: set[int]) 
 def _request_from_proto(
     wire: pb.RecordedRequest, texts: list[str], parsed: set[int]
 ) -> SentRequest:
-    places = [*wire.messages, wire.system, wire.options]
-    if any(not 0 <= place < max(1, len(texts)) for place in places):
+    indices = [*wire.messages, wire.system, wire.options]
+    if any(not 0 <= index < max(1, len(texts)) for index in indices):
         raise ValueError("a request names a text that does not exist")
     options = texts[wire.options] if wire.HasField("options") else None
-    messages = tuple(texts[place] for place in wire.messages) if wire.has_messages else None
+    messages = tuple(texts[index] for index in wire.messages) if wire.has_messages else None
     shown = [wire.options] if options is not None else []
     shown += wire.messages if messages is not None else []
-    for place in set(shown) - parsed:
-        parse_json(texts[place])
+    for index in set(shown) - parsed:
+        parse_json(texts[index])
     parsed.update(shown)
     return SentRequest(
         digest_from_proto(wire.digest),

@@ -156,14 +156,14 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
         )
         return turn_pb.ExecuteRunResponse(reply=reply)
     if isinstance(event, ModelRequestSent):
-        sent = turn_pb.ModelRequestSent(
+        model_request = turn_pb.ModelRequestSent(
             message_id=event.message_id,
             prompt_tokens=event.prompt_tokens,
             bytes_per_token=event.bytes_per_token,
             model=event.model,
             digest=None if event.digest is None else digest_to_proto(event.digest),
         )
-        return turn_pb.ExecuteRunResponse(request=sent)
+        return turn_pb.ExecuteRunResponse(request=model_request)
     if isinstance(event, TendedTurn):
         tended = turn_pb.TendedTurn(
             memory_agent_id=event.memory_agent_id, frequency=event.frequency
@@ -172,10 +172,10 @@ def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.Ex
             tended.message_buffer.CopyFrom(turn_pb.MessageBuffer(**asdict(event.buffer)))
         return turn_pb.ExecuteRunResponse(tended=tended)
     if isinstance(event, TranscriptRead):
-        read = turn_pb.TranscriptRead(
+        transcript_read = turn_pb.TranscriptRead(
             until_sequence=event.until_sequence, until_message_id=event.until_message_id
         )
-        return turn_pb.ExecuteRunResponse(transcript_read=read)
+        return turn_pb.ExecuteRunResponse(transcript_read=transcript_read)
     return turn_pb.ExecuteRunResponse(event=event_to_proto(event, run_id, now))
 
 

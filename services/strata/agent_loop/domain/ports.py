@@ -114,7 +114,7 @@ class Memory(Protocol):
         """
         ...
 
-    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+    async def read_file(self, document_range: DocumentRange, max_bytes: int) -> DocumentLines:
         """Returns lines of a file in an agent's folder, after the start of a range.
 
         Raises:
@@ -247,7 +247,7 @@ class Recall(Protocol):
         """Returns the stored window."""
         ...
 
-    async def evict(self, read: TranscriptRange) -> None:
+    async def evict(self, transcript_range: TranscriptRange) -> None:
         """Removes the messages of a range, and those before it, from the window.
 
         Raises:
@@ -255,7 +255,7 @@ class Recall(Protocol):
         """
         ...
 
-    async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
+    async def transcript(self, transcript_range: TranscriptRange) -> Sequence[Message]:
         """Returns the stored messages of a range of a conversation, in order.
 
         Raises:

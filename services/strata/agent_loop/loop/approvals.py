@@ -198,29 +198,33 @@ def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
         if request is not None:
             requests[request.approval_id] = OpenRequest(message, request)
         elif answer is not None:
-            asked = requests.get(answer.approval_id)
-            if asked is not None:
+            open_request = requests.get(answer.approval_id)
+            if open_request is not None:
                 stored_answer = ApprovalAnswer(
                     answer, message.run_id, message.create_time, message.copied
                 )
                 requests[answer.approval_id] = replace(
-                    asked, answers=(*asked.answers, stored_answer)
+                    open_request, answers=(*open_request.answers, stored_answer)
                 )
         elif requests and message.tool_returns:
             returned = {tool_return.tool_call_id for tool_return in message.tool_returns}
-            ended = [key for key, asked in requests.items() if _ids(asked.request) & returned]
-            for key in ended:
+            settled_ids = [
+                key
+                for key, open_request in requests.items()
+                if _ids(open_request.request) & returned
+            ]
+            for key in settled_ids:
                 del requests[key]
     return list(requests.values())
 
 
 async def decided(
-    asked: OpenRequest, journal: Journal, key: JournalKey, now: datetime
+    open_request: OpenRequest, journal: Journal, key: JournalKey, now: datetime
 ) -> OpenRequest:
     """Determines which response to a request counts.
 
     Args:
-        asked: The request.
+        open_request: The request.
         journal: Closed for the runs of earlier responses, to see whether they started calls.
         key: The current run.
         now: The current time.
@@ -228,22 +232,27 @@ async def decided(
     Returns:
         The request with that response as its last, and the known results of calls made on it.
     """
-    for answer in asked.answers:
+    for answer in open_request.answers:
         if answer.run_id == key.run_id:
             break
         if answer.copied:
             # That run belongs to another conversation and may still be running.
-            return replace(asked.up_to(answer.run_id), begun=True)
+            return replace(open_request.up_to(answer.run_id), begun=True)
         record = await journal.close(replace(key, run_id=answer.run_id))
         # An old journal may have been cleaned up.
         forgotten = answer.time is None or now - answer.time > _JOURNALLED
         if record is None and not forgotten:
             continue
-        known = record.results if record is not None else {}
-        results = {call_id: known[call_id] for call_id in known.keys() & _ids(asked.request)}
+        journalled_results = record.results if record is not None else {}
+        results = {
+            call_id: journalled_results[call_id]
+            for call_id in journalled_results.keys() & _ids(open_request.request)
+        }
         nested = record.nested if record is not None else ()
-        return replace(asked.up_to(answer.run_id), begun=True, results=results, nested=nested)
-    return asked.up_to(key.run_id)
+        return replace(
+            open_request.up_to(answer.run_id), begun=True, results=results, nested=nested
+        )
+    return open_request.up_to(key.run_id)
 
 
 def continued_run(messages: Sequence[Message], answer: ApprovalResponse | None) -> str:
@@ -285,19 +294,19 @@ def request_for(
         taint: Untrusted content in the context of the model.
         default_approve: Approve by default; ignored if the client runs one of the gated calls.
     """
-    asked = {call.id: call for call in gated}
-    shown = [asked.get(call.id, call) for call in calls]
+    gated_by_id = {call.id: call for call in gated}
+    shown = [gated_by_id.get(call.id, call) for call in calls]
     bindings = _bindings_of(shown, toolset)
     # A default decision cannot replace the return of a client's tool.
     clients = {bound.tool_call_id for bound in bindings if bound.by_client}
     return ApprovalRequest(
         approval_id=new_id("approval"),
-        tool_calls=tuple(call for call in shown if call.id in asked),
-        waiting_calls=tuple(call for call in shown if call.id not in asked),
+        tool_calls=tuple(call for call in shown if call.id in gated_by_id),
+        waiting_calls=tuple(call for call in shown if call.id not in gated_by_id),
         bindings=bindings,
         expire_time=now + timedelta(seconds=min(timeouts, default=default_s)),
         taint=taint,
-        default_approve=default_approve and clients.isdisjoint(asked),
+        default_approve=default_approve and clients.isdisjoint(gated_by_id),
     )
 
 
@@ -305,8 +314,8 @@ def coming_taint(
     calls: Sequence[ToolCall], gated: Sequence[ToolCall], toolset: ToolSet
 ) -> tuple[TaintSource, ...]:
     """Returns the calls that fetch untrusted content before the last call that needs approval."""
-    asked = {call.id for call in gated}
-    end = max((place for place, call in enumerate(calls) if call.id in asked), default=0)
+    gated_ids = {call.id for call in gated}
+    end = max((index for index, call in enumerate(calls) if call.id in gated_ids), default=0)
     return tuple(
         TaintSource(label, tool_name=call.name, tool_call_id=call.id)
         for call in calls[:end]

@@ -39,11 +39,11 @@ def tidy(reply: ModelReply, used_ids: Iterable[str]) -> ModelReply:
         reply: The model's reply.
         used_ids: Ids of the calls in the window.
     """
-    used = set(used_ids)
+    ids = set(used_ids)
     calls = []
     for call in reply.tool_calls:
-        call_id = _unique(storable_text(call.id) or "call", used)
-        used.add(call_id)
+        call_id = _unique(storable_text(call.id) or "call", ids)
+        ids.add(call_id)
         calls.append(
             replace(
                 call,
@@ -132,9 +132,9 @@ def _shown(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _unique(call_id: str, used: set[str]) -> str:
+def _unique(call_id: str, ids: set[str]) -> str:
     candidate, number = call_id, 1
-    while candidate in used:
+    while candidate in ids:
         number += 1
         candidate = f"{call_id}_{number}"
     return candidate

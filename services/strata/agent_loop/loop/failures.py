@@ -75,15 +75,19 @@ def from_model_error(error: ModelError) -> StepFailedError:
     return StepFailedError(stop_reason, RunFailure(reason, error.message, retryable), error)
 
 
-def all_failed(first: StepFailedError, others: Mapping[str, str]) -> StepFailedError:
+def all_failed(first: StepFailedError, fallback_errors: Mapping[str, str]) -> StepFailedError:
     """Returns the error of a run in which all fallback models failed too.
 
     Args:
         first: How the agent's own model failed.
-        others: Why the fallback models failed, by handle.
+        fallback_errors: Why the fallback models failed, by handle.
     """
-    listed = "; ".join(f"{handle}: {message.rstrip('. ')}" for handle, message in others.items())
-    message = f"{first.failure.message} The fallback models could not answer either: {listed}."
+    descriptions = "; ".join(
+        f"{handle}: {message.rstrip('. ')}" for handle, message in fallback_errors.items()
+    )
+    message = (
+        f"{first.failure.message} The fallback models could not answer either: {descriptions}."
+    )
     return StepFailedError(
         first.stop_reason, replace(first.failure, message=message), first.model_error
     )
@@ -191,7 +195,7 @@ def system_prompt_too_large(
             was not asked. With a refusal the tokens are estimated, and the provider counts more.
     """
     largest = sorted(parts.items(), key=lambda part: -part[1])
-    listed = ", ".join(f"{name} {tokens}" for name, tokens in largest if tokens)
+    largest_parts = ", ".join(f"{name} {tokens}" for name, tokens in largest if tokens)
     total = sum(parts.values())
     if refusal:
         problem = (
@@ -208,7 +212,7 @@ def system_prompt_too_large(
         StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT,
         RunFailure(
             Reason.CONTEXT_WINDOW_EXCEEDED,
-            f"{problem}: {listed}. {_REMEDIES[largest[0][0]]}, or choose a model"
+            f"{problem}: {largest_parts}. {_REMEDIES[largest[0][0]]}, or choose a model"
             " with a larger context window.",
         ),
     )

@@ -45,7 +45,7 @@ class ModelChain:
         self._models = models
         self._agent = agent
         # An agent without its own model uses the default model, which may be a fallback too.
-        self._left = [h for h in agent.model.fallback_models if h != self._own]
+        self._remaining = [h for h in agent.model.fallback_models if h != self._own]
 
     @property
     def handle(self) -> str:
@@ -60,12 +60,12 @@ class ModelChain:
     @property
     def has_next(self) -> bool:
         """Whether there is a further model."""
-        return bool(self._left)
+        return bool(self._remaining)
 
     @property
     def upcoming(self) -> str:
         """Handle of the next model; there must be one."""
-        return self._left[0]
+        return self._remaining[0]
 
     async def advance(self) -> None:
         """Switches to the next model.
@@ -73,13 +73,13 @@ class ModelChain:
         Raises:
             ModelError: The model cannot be bound; it is skipped.
         """
-        handle = self._left.pop(0)
+        handle = self._remaining.pop(0)
         # Efforts differ between models: a fallback uses the default of its provider.
         config = replace(
             self._agent.model,
             handle=handle,
             reasoning_effort=None,
-            fallback_models=tuple(self._left),
+            fallback_models=tuple(self._remaining),
         )
         self.current = await self._models.bind(config, self._agent.model_keys, as_fallback=True)
 
@@ -89,9 +89,9 @@ class ModelChain:
         Returns:
             Whether the model changed.
         """
-        if handle == self.handle or handle not in self._left:
+        if handle == self.handle or handle not in self._remaining:
             return False
-        del self._left[: self._left.index(handle)]
+        del self._remaining[: self._remaining.index(handle)]
         try:
             await self.advance()
         except ModelError:

@@ -35,15 +35,16 @@ def with_members(toolset: ToolSet, tool: GroupTool | None) -> ToolSet:
         return toolset
     return ToolSet(
         tuple(
-            _described(known, tool) if known.name == tool.name else known for known in toolset.tools
+            _described(offered, tool) if offered.name == tool.name else offered
+            for offered in toolset.tools
         )
     )
 
 
-def _described(known: Tool, tool: GroupTool) -> Tool:
+def _described(offered: Tool, tool: GroupTool) -> Tool:
     names = [member.name for member in tool.members]
     lines = member_lines(names, [member.description for member in tool.members])
-    schema = known.schema
+    schema = offered.schema
     listed = (f"- {line}" for line in lines)
     description = "\n".join([f"{schema.description} The other agents:", *listed])
     parameters: dict[str, Any] = dict(schema.parameters)
@@ -51,4 +52,4 @@ def _described(known: Tool, tool: GroupTool) -> Tool:
         properties = dict(parameters["properties"])
         properties[_AGENT] = {**properties[_AGENT], "enum": list(labels_of(names))}
         parameters["properties"] = properties
-    return replace(known, schema=replace(schema, description=description, parameters=parameters))
+    return replace(offered, schema=replace(schema, description=description, parameters=parameters))

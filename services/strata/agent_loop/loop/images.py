@@ -94,7 +94,7 @@ class _Filler:
 
     def __init__(self, answers: Mapping[str, ImagePart | str]) -> None:
         self._answers = answers
-        self._left = MAX_IMAGES_BYTES
+        self._remaining_bytes = MAX_IMAGES_BYTES
 
     def message(self, message: Message) -> Message:
         parts = tuple(map(self._part, message.parts))
@@ -108,9 +108,9 @@ class _Filler:
         image = identified(part) if part.data else self._answers[part.url]
         if isinstance(image, str):
             return image_note(part, image)
-        if image.size_bytes > self._left:
+        if image.size_bytes > self._remaining_bytes:
             return image_note(part, TOO_LARGE_TOGETHER)
-        self._left -= image.size_bytes
+        self._remaining_bytes -= image.size_bytes
         return replace(image, alt_text=part.alt_text, detail=part.detail)
 
 

@@ -49,11 +49,15 @@ def action_for_lost_call(
     """
     if isinstance(error, AbortedError | UnauthenticatedError):
         return LostCallAction.RAISE
-    begun = started or error.lost
+    may_have_begun = started or error.lost
     if is_transient(error):
-        return LostCallAction.REPEAT if repeatable or not begun else LostCallAction.REPORT_UNKNOWN
+        return (
+            LostCallAction.REPEAT
+            if repeatable or not may_have_begun
+            else LostCallAction.REPORT_UNKNOWN
+        )
     if isinstance(error, InternalError | DataLossError):
         if repeatable and defects < _MOST_DEFECTS:
             return LostCallAction.REPEAT
-        return LostCallAction.REPORT_UNKNOWN if begun else LostCallAction.REPORT_FAILED
+        return LostCallAction.REPORT_UNKNOWN if may_have_begun else LostCallAction.REPORT_FAILED
     return LostCallAction.REPORT_UNKNOWN if started else LostCallAction.REPORT_FAILED

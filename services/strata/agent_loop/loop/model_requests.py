@@ -164,7 +164,7 @@ class ModelRequester:
         self._stream_tokens = stream_tokens
         self._json_replies = json_replies
         self._sleep = sleep
-        self._shown = False
+        self._has_emitted = False
         self._sent_system: str | None = None
         self._measure()
 
@@ -189,7 +189,7 @@ class ModelRequester:
             StepFailedError: No model gave a usable reply.
             StrataError: Recall cannot be reached, or refused the compacted window.
         """
-        self._shown = False
+        self._has_emitted = False
         try:
             return await self._ask_current(name, window, offer)
         except StepFailedError as failed:
@@ -207,7 +207,7 @@ class ModelRequester:
     async def _ask_fallbacks(
         self, name: StepName, window: WorkingWindow, offer: Offer, first: StepFailedError
     ) -> ModelReply:
-        others: dict[str, str] = {}
+        fallback_errors: dict[str, str] = {}
         failed, failed_handle = first, self._chain.handle
         while self._chain.has_next:
             upcoming = self._chain.upcoming
@@ -215,7 +215,7 @@ class ModelRequester:
                 await self._chain.advance()
             except ModelError as error:
                 _log.warning("a fallback model cannot be used", model=upcoming, error=str(error))
-                others[upcoming] = error.message
+                fallback_errors[upcoming] = error.message
                 continue
             self._measure()
             await self._restart(
@@ -230,8 +230,8 @@ class ModelRequester:
                 return await self._ask_current(name, window, offer)
             except StepFailedError as error:
                 failed, failed_handle = error, upcoming
-                others[upcoming] = error.failure.message
-        failed = all_failed(first, others)
+                fallback_errors[upcoming] = error.failure.message
+        failed = all_failed(first, fallback_errors)
         await self._give_up(name, failed)
         raise failed
 
@@ -244,7 +244,7 @@ class ModelRequester:
         return self._chain.is_at_fallback or (error is not None and may_fail_over(error))
 
     async def _give_up(self, name: StepName, failed: StepFailedError) -> None:
-        if self._shown:
+        if self._has_emitted:
             await self._restart(name, failed.failure.message, given_up=True)
 
     def _measure(self) -> None:
@@ -348,7 +348,9 @@ class ModelRequester:
         """
         if not self._stream_tokens:
             return
-        self._shown = self._shown or isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta)
+        self._has_emitted = self._has_emitted or isinstance(
+            event, TextDelta | ReasoningDelta | ToolCallDelta
+        )
         if isinstance(event, TextDelta):
             await self._sink.emit(TextPiece(name.message_id, event.text))
         elif isinstance(event, ReasoningDelta):
@@ -419,8 +421,8 @@ class ModelRequester:
     ) -> StepFailedError:
         """Returns the error of a step whose smallest request was refused as too long."""
         fixed, size = _fixed_bytes(window, offer), self._chain.current.settings.context_window
-        most = self._token_budget.estimate(fixed) * _MOST_UNDERESTIMATED
-        if fixed < refused.size * (1.0 - MESSAGES_SHARE) or most < size:
+        max_tokens = self._token_budget.estimate(fixed) * _MOST_UNDERESTIMATED
+        if fixed < refused.size * (1.0 - MESSAGES_SHARE) or max_tokens < size:
             return from_model_error(error)
         # Not the messages: memory has more tokens than estimated from its bytes.
         parts = system_parts(window.messages[0].text, offer.schemas, self._token_budget.estimate)
@@ -438,20 +440,20 @@ class ModelRequester:
             return
         before = fixed + self._view.size(window.messages[1:])
         try:
-            done = await self._compact(window.stored, self._view, max_bytes - fixed)
+            compacted = await self._compact(window.stored, self._view, max_bytes - fixed)
         except AbortedError as error:
             if error.reason is not Reason.REVISION_MISMATCH:
                 raise
             # Others keep changing the window; the next step tries again.
             _log.warning("the window changed during compaction", error=repr(error))
             return
-        if done is None:
+        if compacted is None:
             return
-        window.compacted(done.window)
+        window.compacted(compacted.window)
         after = self._view.size(window.messages) + tools_bytes(offer.schemas)
         await self._sink.emit(
             WindowCompacted(
-                done.summary,
+                compacted.summary,
                 self._token_budget.estimate(before),
                 self._token_budget.estimate(after),
             )
@@ -470,7 +472,7 @@ class ModelRequester:
         return ModelRequestSent(name.message_id, prompt_tokens, ratio, self._chain.handle, digest)
 
     async def _restart(self, name: StepName, reason: str, **details: Any) -> None:
-        self._shown = False
+        self._has_emitted = False
         restarted = StepRestarted(name.step_id, name.step, reason, name.message_id, **details)
         await self._sink.emit(restarted)
 
@@ -486,7 +488,7 @@ class _Attempt:
     def __init__(self, asker: ModelRequester, name: StepName, offer: Offer) -> None:
         self.started = False
         self._asker = asker
-        self._held = HeldPieces(offer)
+        self._held_pieces = HeldPieces(offer)
         self._name = name
         self._offer = offer
         self._calls: dict[int, ArgumentsStream | None] = {}
@@ -511,13 +513,13 @@ class _Attempt:
                     return event
                 self.started = True
                 self._note(event)
-                if not self._held.take(event):
+                if not self._held_pieces.take(event):
                     await self._relay(event)
         raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
 
     async def release(self, reply: ModelReply) -> None:
         """Emits the pieces that were held back, in the form in which the reply is stored."""
-        for event in self._held.events_of(reply):
+        for event in self._held_pieces.events_of(reply):
             await self._relay(event)
 
     async def _relay(self, event: ModelEvent) -> None:

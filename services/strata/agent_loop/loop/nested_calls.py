@@ -211,27 +211,27 @@ class NestedCalls:
 def recorded(parent_id: str, records: Iterable[NestedRecord]) -> NestedState:
     """Returns the journalled calls of code whose run was lost, and their results."""
     own_records = [record for record in records if record.parent_id == parent_id]
-    made = [
+    nested_calls = [
         _shown(
             record.call,
             record.result.tool_return.status if record.result is not None else ToolStatus.UNKNOWN,
         )
         for record in own_records
     ]
-    return made, [record.result for record in own_records if record.result is not None]
+    return nested_calls, [record.result for record in own_records if record.result is not None]
 
 
 def joined(
-    result: ToolResult, made: Sequence[NestedCall], results: Sequence[ToolResult]
+    result: ToolResult, nested_calls: Sequence[NestedCall], results: Sequence[ToolResult]
 ) -> ToolResult:
     """Returns the result of a call, merged with the nested calls that its code made."""
-    if not made:
+    if not nested_calls:
         return result
     tool_return = result.tool_return
     taint = taint_of(tool_return.taint, *(labels_in(result) for result in results))
     return replace(
         result,
-        tool_return=replace(tool_return, nested=tuple(made), taint=taint),
+        tool_return=replace(tool_return, nested=tuple(nested_calls), taint=taint),
         memory_edits=(
             *result.memory_edits,
             *(e for result in results for e in result.memory_edits),

@@ -28,7 +28,7 @@ _LONGEST_S = 1.0
 
 
 class Work(Protocol):
-    """How the bursts of a turn share the processors with those of other turns."""
+    """How the bursts of a turn share the processors with other turns."""
 
     def slot(self) -> AbstractAsyncContextManager[None]:
         """Waits for a slot and holds it while the block runs."""

@@ -59,20 +59,20 @@ class CheckedReply:
     problem: str = ""
 
 
-def with_json_replies(offer: Offer, asked: JsonReply | None) -> Offer:
+def with_json_replies(offer: Offer, json_reply: JsonReply | None) -> Offer:
     """Returns an offer that requests JSON replies; the unchanged offer if any text is allowed.
 
     Args:
         offer: The offer, before a loop adds its arguments.
-        asked: The JSON form of replies; None for any text.
+        json_reply: The JSON form of replies; None for any text.
     """
-    if asked is None:
+    if json_reply is None:
         return offer
-    message = asked.schema or {"type": "object"}
-    if asked.description:
-        message = {**message, "description": asked.description}
+    message = json_reply.schema or {"type": "object"}
+    if json_reply.description:
+        message = {**message, "description": json_reply.description}
     tools = tuple(_with_message(tool, message) for tool in offer.tools.tools)
-    return replace(offer, tools=ToolSet(tools), json_reply=asked)
+    return replace(offer, tools=ToolSet(tools), json_reply=json_reply)
 
 
 def _with_message(tool: Tool, message: Any) -> Tool:
@@ -94,17 +94,17 @@ def checked(reply: ModelReply, offer: Offer) -> CheckedReply:
         reply: The model's reply.
         offer: The offer that it replied to.
     """
-    asked = offer.json_reply
-    if asked is None:
+    json_reply = offer.json_reply
+    if json_reply is None:
         return CheckedReply(reply)
     if not reply.tool_calls:
         if not offer.json_text:
             return CheckedReply(reply)
-        text, problem = _checked_text(reply.text, asked)
+        text, problem = _checked_text(reply.text, json_reply)
         return CheckedReply(reply if problem else _with_text(reply, text), problem)
     calls, problems = [], []
     for call in reply.tool_calls:
-        call, problem = _checked_call(call, asked)  # noqa: PLW2901 - in its stored form
+        call, problem = _checked_call(call, json_reply)  # noqa: PLW2901 - in its stored form
         calls.append(call)
         problems += [problem] if problem else []
     if problems:
@@ -112,7 +112,7 @@ def checked(reply: ModelReply, offer: Offer) -> CheckedReply:
     return CheckedReply(replace(reply, tool_calls=tuple(calls)))
 
 
-def _checked_call(call: ToolCall, asked: JsonReply) -> tuple[ToolCall, str]:
+def _checked_call(call: ToolCall, json_reply: JsonReply) -> tuple[ToolCall, str]:
     if call.name != SEND_MESSAGE:
         return call, ""
     try:
@@ -123,19 +123,19 @@ def _checked_call(call: ToolCall, asked: JsonReply) -> tuple[ToolCall, str]:
     if message is None:
         return call, f"the argument {MESSAGE!r} is missing"
     written = message if isinstance(message, str) else json.dumps(message)
-    text, problem = _checked_text(written, asked)
+    text, problem = _checked_text(written, json_reply)
     if problem:
         return call, problem
-    stored = json.dumps(encodable({**arguments, MESSAGE: text}), ensure_ascii=False)
-    return replace(call, arguments=stored), ""
+    arguments_text = json.dumps(encodable({**arguments, MESSAGE: text}), ensure_ascii=False)
+    return replace(call, arguments=arguments_text), ""
 
 
-def _checked_text(text: str, asked: JsonReply) -> tuple[str, str]:
+def _checked_text(text: str, json_reply: JsonReply) -> tuple[str, str]:
     """Returns a JSON object in its stored form, and the first violation, if any."""
     text = _unfenced(text)
-    if asked.schema is not None:
+    if json_reply.schema is not None:
         # Strict schemas make optional members nullable.
-        text = drop_invented_nulls(text, asked.schema)
+        text = drop_invented_nulls(text, json_reply.schema)
     try:
         # A JSON escape can encode half a surrogate pair, which no error text could contain.
         value = encodable(parse_json(text))
@@ -143,7 +143,7 @@ def _checked_text(text: str, asked: JsonReply) -> tuple[str, str]:
         return text, f"it is not valid JSON ({error})"
     if not isinstance(value, dict):
         return text, "it is JSON, but not an object"
-    problem = "" if asked.schema is None else first_violation(asked.schema, value)
+    problem = "" if json_reply.schema is None else first_violation(json_reply.schema, value)
     return json.dumps(value, ensure_ascii=False), problem
 
 
@@ -208,8 +208,8 @@ class HeldPieces:
     """
 
     def __init__(self, offer: Offer) -> None:
-        self._asked = offer.json_reply is not None
-        self._text = self._asked and offer.json_text
+        self._has_json_reply = offer.json_reply is not None
+        self._text = self._has_json_reply and offer.json_text
         self._texts = False
         self._calls: set[int] = set()
 
@@ -219,7 +219,7 @@ class HeldPieces:
             self._texts = self._texts or self._text
             return self._text
         # A few servers send the name of a tool in pieces.
-        if self._asked and isinstance(event, ToolCallDelta):
+        if self._has_json_reply and isinstance(event, ToolCallDelta):
             if SEND_MESSAGE.startswith(event.name):
                 self._calls.add(event.index)
             return event.index in self._calls

@@ -10,7 +10,7 @@ from typing import Any
 from strata.shared import context
 
 CLEANUP_S = 10.0
-"""Most seconds in which a run that is ended stores and reports what it has done."""
+"""Maximum number of seconds in which an ending run stores and reports its last step."""
 
 
 async def shielded(work: Coroutine[Any, Any, None], *, seconds: float) -> None:

@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizer import Summarizer
-from strata.agent_loop.context.memory_view import memory_view
 from strata.agent_loop.context.packaging import (
     CANCELLED,
     TIMED_OUT,
-    bounded_returns,
-    limit_images,
-    pack_heartbeat,
 )
 from strata.agent_loop.context.token_budget import FILES_SHARE, LEAST_SEARCH_BYTES, SEARCH_SHARE
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.conversation.taint import sources_of, taint_of_messages
-from strata.agent_loop.domain.model.chat import FinishReason, TextPart, ToolCall
+from strata.agent_loop.domain.model.chat import FinishReason, ToolCall
 from strata.agent_loop.domain.ports import (
     ArchivalStats,
     BegunTurn,
@@ -46,7 +42,13 @@ from strata.agent_loop.domain.run.events import (
 )
 from strata.agent_loop.domain.run.journal import StepRecord, key_of
 from strata.agent_loop.domain.run.runs import RunRequest
-from strata.agent_loop.domain.tools import CallingGroup, PromptSnapshot, ToolResult, ToolSet
+from strata.agent_loop.domain.tools import (
+    CallingGroup,
+    OlderLines,
+    PromptSnapshot,
+    ToolResult,
+    ToolSet,
+)
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
     coming_taint,
@@ -60,10 +62,12 @@ from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.failures import nothing_to_answer
 from strata.agent_loop.loop.fallbacks import ModelChain
 from strata.agent_loop.loop.images import load_images
+from strata.agent_loop.loop.memory_in_prompt import MemoryInPrompt, has_unknown_outcome
 from strata.agent_loop.loop.model_requests import ModelRequester, StepName
 from strata.agent_loop.loop.priority import Work
 from strata.agent_loop.loop.shield import CLEANUP_S, shielded
 from strata.agent_loop.loop.step_calls import StepCalls, effects
+from strata.agent_loop.loop.step_messages import StepMessages
 from strata.agent_loop.loop.tool_context import ToolContext
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import StepRules, TurnRules
@@ -71,20 +75,47 @@ from strata.agent_loop.memory_inputs.voice_transcripts import older_lines
 from strata.agent_loop.models.tokens import tools_bytes
 from strata.agent_loop.prompts.parts import parts_of
 from strata.protocol.errors import StrataError, is_transient
-from strata.protocol.images import MAX_IMAGES_BYTES
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
-from strata.shared.messages import MessageRole, ToolStatus
-from strata.shared.provenance import Provenance, Taint, taint_of
+from strata.shared.messages import MessageRole
+from strata.shared.provenance import Taint, taint_of
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
 _log = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """The data that a turn has read before its first step.
+
+    Attributes:
+        agent: The agent.
+        bound: Its model.
+        begun: The window and the inputs, as recall returned them.
+        tools: All tools of the agent.
+        rules: The tool rules.
+        stats: The agent's archival counts, if they were read.
+    """
+
+    agent: Agent
+    bound: BoundModel
+    begun: BegunTurn
+    tools: ToolSet
+    rules: TurnRules
+    stats: ArchivalStats | None = None
+
+
 class Steps:
     """The steps of a turn that has begun.
+
+    Args:
+        ports: The services, stores and models that the turn uses.
+        request: The run.
+        sink: Receives the events.
+        control: Cancellation, deadline and loss of the caller.
+        start: The data that the turn has read before its first step.
 
     Attributes:
         step: Number of the current or last step; 0 before the first.
@@ -98,14 +129,10 @@ class Steps:
         ports: Ports,
         request: RunRequest,
         sink: EventSink,
-        agent: Agent,
-        bound: BoundModel,
-        begun: BegunTurn,
-        toolset: ToolSet,
-        rules: TurnRules,
         control: TurnControl,
-        stats: ArchivalStats | None,
+        start: StepInputs,
     ) -> None:
+        agent, begun = start.agent, start.begun
         self.step = 0
         self.unstored = False
         self.settled = settled_steps(begun.committed_messages)
@@ -118,22 +145,12 @@ class Steps:
         self._request = request
         self._key = key_of(request)
         self._sink = sink
-        self._agent = agent
-        self._committed_steps = begun.committed_steps
-        self._older_lines = None
-        if agent.type is AgentType.VOICE_SLEEPTIME and request.transcript is not None:
-            self._older_lines = older_lines(request.transcript, begun.inputs)
-        self._known = toolset
-        self._toolset = toolset
-        self._rules = rules
-        self._tainted_blocks: Mapping[str, Taint] = {}
-        self._memory_view = memory_view(agent, bound)
-        self._section = MemorySection("", None)
-        self._chain = ModelChain(ports.models, agent, bound)
-        # An attempt that takes over the run continues with the model that answered last.
-        written = [m.model for m in begun.committed_messages if m.role is MessageRole.ASSISTANT]
-        self._answered_by = written[-1] if written else ""
-        self._window = WorkingWindow(agent, begun.window, stats, ports.clock)
+        self._start = start
+        self._rules = start.rules
+        self._step_messages = StepMessages(request, ports.clock, agent.timezone)
+        self._window = WorkingWindow(agent, begun.window, start.stats, ports.clock)
+        self._memory = MemoryInPrompt(ports.memory, agent, start.bound, start.tools, self._window)
+        self._chain = ModelChain(ports.models, agent, start.bound)
         summarizer = Summarizer(
             ports.models, ports.tokens, agent, lambda: self._chain.current, self._count_summary
         )
@@ -144,10 +161,10 @@ class Steps:
             agent,
             sink,
             compact=functools.partial(compactor.compact, key=self._key),
-            close_files=self._close_files,
+            close_files=self._memory.close_files,
             load=functools.partial(load_images, recall=ports.recall),
             stream_tokens=request.stream_tokens,
-            json_replies=rules.json_replies,
+            json_replies=start.rules.json_replies,
         )
 
     @property
@@ -158,8 +175,8 @@ class Steps:
     @property
     def taint(self) -> Taint:
         """Untrusted labels of the current context."""
-        shown = taint_of_messages(self._window.messages)
-        return taint_of(shown, *self._tainted_blocks.values())
+        window_taint = taint_of_messages(self._window.messages)
+        return taint_of(window_taint, *self._memory.tainted_blocks.values())
 
     @property
     def window(self) -> Sequence[Message]:
@@ -178,14 +195,14 @@ class Steps:
             StrataError: A service cannot be reached, or refused a call.
         """
         self._expect_answered()
-        self.step = self._committed_steps
+        self.step = self._start.begun.committed_steps
         resumed = self._key.attempt == 1
         try:
             if not resumed:
                 self._journalled = await self._ports.journal.resume(self._key, self.step + 1)
                 resumed = True
             await self._model_requester.use(
-                self._journalled.model if self._journalled else self._answered_by
+                self._journalled.model if self._journalled else self._last_model()
             )
             return await self._make_steps(section)
         except asyncio.CancelledError:
@@ -196,9 +213,19 @@ class Steps:
                     await self._settle_journalled(self._journalled)
             raise
 
+    def _last_model(self) -> str:
+        """Returns the model that answered last in this run; empty if none did.
+
+        An attempt that takes over the run continues with it.
+        """
+        for message in reversed(self._start.begun.committed_messages):
+            if message.role is MessageRole.ASSISTANT:
+                return message.model
+        return ""
+
     async def settle(self) -> None:
         """Commits the step that an earlier attempt has journalled, without starting calls."""
-        self.step = self._committed_steps
+        self.step = self._start.begun.committed_steps
         journalled = await self._ports.journal.resume(self._key, self.step + 1)
         if journalled is not None:
             await self._settle_journalled(journalled)
@@ -208,10 +235,12 @@ class Steps:
         self.step = record.step
         known_results, grants = None, None
         if self._open_requests:
-            now, zone = self._ports.clock.now(), self._agent.timezone
-            asked = self._open_requests[0].up_to(self._key.run_id)
-            known_results = asked.known_results(self._key.run_id, now, zone, self._known)
-            grants = asked.granted(self._key.run_id)
+            now, zone = self._ports.clock.now(), self._start.agent.timezone
+            open_request = self._open_requests[0].up_to(self._key.run_id)
+            known_results = open_request.known_results(
+                self._key.run_id, now, zone, self._start.tools
+            )
+            grants = open_request.granted(self._key.run_id)
             self._settling = True
             self.settled += 1
         rules = self._rules.of(record, grants)
@@ -223,13 +252,13 @@ class Steps:
 
     async def _make_steps(self, section: MemorySection) -> StopReason:
         resumed = self._journalled
-        self._show_memory(section)
-        for asked in self._open_requests:
+        self._memory.show(section)
+        for open_request in self._open_requests:
             self._control.check_attached()
             self.step += 1
             self.settled += 1
-            stop = await self._settle(asked, resumed)
-            if stop is not None and not self._concerns_earlier_run(asked, stop):
+            stop = await self._settle(open_request, resumed)
+            if stop is not None and not self._concerns_earlier_run(open_request, stop):
                 return stop
             resumed = None
         while self.step < self._last_step:
@@ -241,10 +270,10 @@ class Steps:
             resumed = None
         return StopReason.MAX_STEPS
 
-    def _concerns_earlier_run(self, asked: OpenRequest, stop: StopReason) -> bool:
+    def _concerns_earlier_run(self, open_request: OpenRequest, stop: StopReason) -> bool:
         """Returns whether the stop concerns an earlier run only; this run must still reply."""
         ends = stop in (StopReason.END_TURN, StopReason.TOOL_RULE)
-        return ends and asked.answered_by != self._key.run_id
+        return ends and open_request.answered_by != self._key.run_id
 
     @property
     def _last_step(self) -> int:
@@ -255,31 +284,36 @@ class Steps:
         answer = self._request.approval
         if answer is None or self.settled:
             return
-        if all(asked.request.approval_id != answer.approval_id for asked in self._open_requests):
+        if all(
+            open_request.request.approval_id != answer.approval_id
+            for open_request in self._open_requests
+        ):
             raise nothing_to_answer(answer.approval_id)
 
-    async def _settle(self, asked: OpenRequest, resumed: StepRecord | None) -> StopReason | None:
+    async def _settle(
+        self, open_request: OpenRequest, resumed: StepRecord | None
+    ) -> StopReason | None:
         """Settles an approval request: runs the approved calls and stores all results."""
-        now, zone = self._ports.clock.now(), self._agent.timezone
+        now, zone = self._ports.clock.now(), self._start.agent.timezone
         if resumed is not None:
             # This run has journalled the calls, so its response counts.
-            asked = asked.up_to(self._key.run_id)
+            open_request = open_request.up_to(self._key.run_id)
         else:
-            asked = await decided(asked, self._ports.journal, self._key, now)
+            open_request = await decided(open_request, self._ports.journal, self._key, now)
         record = resumed or StepRecord(
             self.step,
-            asked.message.step_id or new_id("step"),
+            open_request.message.step_id or new_id("step"),
             new_id("message"),
-            asked.message.model,
-            asked.reply,
-            effects(asked.reply, self._toolset),
+            open_request.message.model,
+            open_request.reply,
+            effects(open_request.reply, self._memory.toolset),
             {},
             # The taint is the same as for the reply: nothing was added to its context since.
-            replace(self._prompt_limits(), taint=taint_of(asked.message.labels)),
+            replace(self._prompt_limits(), taint=taint_of(open_request.message.labels)),
             self._rules.rules,
         )
-        rules = self._rules.of(record, asked.granted(self._key.run_id))
-        known_results = asked.known_results(self._key.run_id, now, zone, self._known)
+        rules = self._rules.of(record, open_request.granted(self._key.run_id))
+        known_results = open_request.known_results(self._key.run_id, now, zone, self._start.tools)
         for result in known_results.values():
             await self._sink.emit(ToolFinished(result))
         self._settling = True
@@ -297,47 +331,31 @@ class Steps:
                 step, resumed.step_id, resumed.message_id, taint, resumed.model
             )
             self._model_requester.usage += resumed.reply.usage
-        cut = record.reply.finish_reason is FinishReason.LENGTH
+        is_cut_off = record.reply.finish_reason is FinishReason.LENGTH
         rules = self._rules.of(record)
         if not record.reply.tool_calls:
-            stop, note = rules.ending(self._messages(record), self._toolset.names)
-            if cut:
+            stop, note = rules.ending(self._messages(record), self._memory.toolset.names)
+            if is_cut_off:
                 stop, note = StopReason.MAX_TOKENS_EXCEEDED, None
             await self._commit_reply(record, self._messages(record, reminder=note))
             return stop
         if resumed is None:
-            gated = rules.asks(record.reply, self._toolset)
+            gated = rules.asks(record.reply, self._memory.toolset)
             if gated:
                 return await self._ask_person(record, gated)
         stop = await self._run_calls(record, rules, resumed=resumed is not None)
-        return StopReason.MAX_TOKENS_EXCEEDED if stop is None and cut else stop
-
-    def _show_memory(self, section: MemorySection) -> None:
-        """Sets the memory section that the model sees from now on, and the tools it brings."""
-        self._toolset = self._known.offered(self._agent.tools, folders=section.has_folders)
-        self._section = section
-        self._tainted_blocks = section.taint
-        self._window.refresh(section)
-
-    async def _close_files(self, excess: int) -> bool:
-        """Closes open files to save `excess` bytes; returns False if no file is open."""
-        section = self._section
-        if not section.has_open_files:
-            return False
-        most = max(0, section.size - excess)
-        closed = await self._ports.memory.close_files(self._agent, self._memory_view, most)
-        self._show_memory(closed)
-        return closed.size < section.size
+        return StopReason.MAX_TOKENS_EXCEEDED if stop is None and is_cut_off else stop
 
     def _prompt_limits(self) -> PromptSnapshot:
         """Returns the limits for calls that open files or search."""
-        rules = len(parts_of(self._section.text)["tool rules"].text.encode("utf-8", "replace"))
-        rest = self._window.system_bytes - self._section.size + rules
-        fixed = rest + tools_bytes(self._rules.shown(self._toolset).schemas)
+        section, files = self._memory.section, self._memory.view.files
+        rules_bytes = len(parts_of(section.text)["tool rules"].text.encode("utf-8", "replace"))
+        system_bytes = self._window.system_bytes - section.size + rules_bytes
+        fixed = system_bytes + tools_bytes(self._rules.shown(self._memory.toolset).schemas)
         budget = self._model_requester.token_budget
         return PromptSnapshot(
-            max_files_open=self._memory_view.files.max_open,
-            file_view_chars=self._memory_view.files.view_chars,
+            max_files_open=files.max_open,
+            file_view_chars=files.view_chars,
             max_memory_bytes=max(
                 1,
                 int(budget.bytes_beside_messages(FILES_SHARE)) - fixed,
@@ -345,30 +363,20 @@ class Steps:
             max_search_bytes=max(LEAST_SEARCH_BYTES, int(budget.max_bytes * SEARCH_SHARE)),
         )
 
-    def _may_outdate_memory(self, result: ToolResult) -> bool:
-        """Returns whether memory may differ now from what the model was shown.
-
-        A failed built-in tool of a memory tier counts too: an edit fails if the text was changed
-        by others, and the next edit must see the current text. A call with an unknown outcome may
-        have changed anything.
-        """
-        if result.memory_edits or result.files_changed or _has_unknown_outcome(result):
-            return True
-        tools = (self._known.find(name) for name, how in _ended(result) if how is ToolStatus.FAILED)
-        return any(tool is not None and tool.keyed for tool in tools)
-
     async def _ask(self, step: int) -> StepRecord:
         await self._work.give_way()
         name = StepName(step, new_id("step"), new_id("message"))
         taint = self.taint
         await self._emit_started(step, name.step_id, name.message_id, taint, self._chain.handle)
         reply = await self._model_requester.ask(
-            name, self._window, self._rules.offer(self._toolset)
+            name, self._window, self._rules.offer(self._memory.toolset)
         )
-        reply = self._rules.taken(tidy(reply, self._window.call_ids), self._toolset)
-        tool_effects = effects(reply, self._toolset)
+        reply = self._rules.taken(tidy(reply, self._window.call_ids), self._memory.toolset)
+        tool_effects = effects(reply, self._memory.toolset)
         # The request may have closed files and read memory again.
-        snapshot = replace(self._prompt_limits(), block_revisions=self._section.block_revisions)
+        snapshot = replace(
+            self._prompt_limits(), block_revisions=self._memory.section.block_revisions
+        )
         return StepRecord(
             step,
             name.step_id,
@@ -390,14 +398,14 @@ class Steps:
         """Stores the reply as an approval request; no call of it runs before the response."""
         calls = record.reply.tool_calls
         taint = (
-            *coming_taint(calls, gated, self._toolset),
-            *sources_of(self._window.messages, self._tainted_blocks),
+            *coming_taint(calls, gated, self._memory.toolset),
+            *sources_of(self._window.messages, self._memory.tainted_blocks),
         )
         names = {call.name for call in gated}
         request = request_for(
             calls,
             gated,
-            self._toolset,
+            self._memory.toolset,
             self._rules.timeouts(names, tainted=bool(taint)),
             self._ports.clock.now(),
             self._ports.approval_s,
@@ -433,19 +441,17 @@ class Steps:
                 await calls.journal_reply()
                 await calls.run()
                 messages, stop = self._ending(record, rules, calls)
-                cut = record.reply.finish_reason is FinishReason.LENGTH
-                outdated = any(map(self._may_outdate_memory, calls.results))
-                if outdated and stop is None and not cut:
+                is_cut_off = record.reply.finish_reason is FinishReason.LENGTH
+                outdated = any(map(self._memory.may_be_outdated_by, calls.results))
+                if outdated and stop is None and not is_cut_off:
                     # The effects of the calls are stored; the commit changes nothing in memory.
-                    compiling = asyncio.create_task(
-                        self._ports.memory.compile(self._agent, self._memory_view)
-                    )
+                    compiling = asyncio.create_task(self._memory.compile())
                 await self._commit(record, messages, calls.results, delayed=calls.journal_results)
             except asyncio.CancelledError:
                 await self._keep_interrupted(record, calls)
                 raise
             if compiling is not None:
-                self._show_memory(await compiling)
+                self._memory.show(await compiling)
         finally:
             if compiling is not None:
                 compiling.cancel()
@@ -457,26 +463,34 @@ class Steps:
     ) -> tuple[list[Message], StopReason | None]:
         """Returns the messages that a step with calls stores, and how it ends the turn, if so."""
         messages = self._messages(record, calls)
-        stop, note = rules.ending(messages, self._toolset.names)
+        stop, note = rules.ending(messages, self._memory.toolset.names)
         return (self._messages(record, calls, reminder=note) if note else messages), stop
 
     def _tool_context(self, record: StepRecord, rules: StepRules) -> ToolContext:
         # Tools that were offered when the reply was made stay callable in a later dispatch.
         called = {call.name for call in record.reply.tool_calls if call.id in record.effects}
-        toolset = self._known.only({*self._toolset.names, *called})
-        ports, tool = self._ports, self._request.group_tool
+        toolset = self._start.tools.only({*self._memory.toolset.names, *called})
+        ports, group_tool = self._ports, self._request.group_tool
         return ToolContext(
             ports.tools,
             ports.journal,
             self._sink,
             ports.clock,
-            self._agent,
+            self._start.agent,
             self._key,
             toolset,
             rules,
             self._older_lines,
-            CallingGroup(self._request.group_id, tool.members) if tool is not None else None,
+            CallingGroup(self._request.group_id, group_tool.members) if group_tool else None,
         )
+
+    @functools.cached_property
+    def _older_lines(self) -> OlderLines | None:
+        """The older lines of the transcript, which a voice memory agent archives."""
+        transcript = self._request.transcript
+        if self._start.agent.type is not AgentType.VOICE_SLEEPTIME or transcript is None:
+            return None
+        return older_lines(transcript, self._start.begun.inputs)
 
     async def _keep_interrupted(self, record: StepRecord, calls: StepCalls) -> None:
         """Keeps the known results of an interrupted step."""
@@ -567,7 +581,7 @@ class Steps:
             work: Makes the commit yield to other turns; by default the run's own.
             delayed: Called before the commit is repeated, since recall is unavailable.
         """
-        stale = any(result.archival_changed or _has_unknown_outcome(result) for result in results)
+        stale = any(result.archival_changed or has_unknown_outcome(result) for result in results)
         commit = StepCommit(
             self._key,
             record.step,
@@ -600,66 +614,12 @@ class Steps:
         """Returns the messages that a step stores: the reply, its returns, and a heartbeat."""
         messages = [self._assistant(record, calls.overridden if calls is not None else {})]
         if calls is not None and record.reply.tool_calls:
-            messages.append(self._returns(record, calls.results))
+            messages.append(self._step_messages.returns(record, calls.results))
         # After the last step the model would not see it.
         if reminder is not None and record.step < self._last_step:
-            messages.append(self._heartbeat(record, reminder))
+            messages.append(self._step_messages.heartbeat(record, reminder))
         return messages
 
     def _assistant(self, record: StepRecord, overridden: Mapping[str, str]) -> Message:
-        calls = (
-            replace(call, arguments=overridden.get(call.id, call.arguments))
-            for call in record.reply.tool_calls
-        )
-        return replace(
-            self._blank(MessageRole.ASSISTANT, record),
-            id=record.message_id,
-            parts=(*record.reply.content, *calls),
-            model=record.model,
-            # Tokens of a settled reply were counted with its approval request.
-            usage=None if self._settling else record.reply.usage,
-            provenance=(Provenance.MODEL, *record.snapshot.taint),
-        )
-
-    def _returns(self, record: StepRecord, results: list[ToolResult]) -> Message:
-        bounded = bounded_returns([result.tool_return for result in results])
-        tool_returns = limit_images(bounded, MAX_IMAGES_BYTES)
-        labels = dict.fromkeys(
-            part.provenance for part in tool_returns if part.provenance is not None
-        )
-        labels |= dict.fromkeys(label for part in tool_returns for label in part.taint)
-        return replace(
-            self._blank(MessageRole.TOOL, record), parts=tool_returns, provenance=tuple(labels)
-        )
-
-    def _heartbeat(self, record: StepRecord, reason: str) -> Message:
-        text = pack_heartbeat(reason, self._ports.clock.now(), self._agent.timezone)
-        return replace(
-            self._blank(MessageRole.USER, record),
-            parts=(TextPart(text),),
-            provenance=(Provenance.SYSTEM,),
-        )
-
-    def _blank(self, role: MessageRole, record: StepRecord) -> Message:
-        key = self._key
-        return Message(
-            id=new_id("message"),
-            role=role,
-            parts=(),
-            conversation_id=key.conversation_id,
-            agent_id=key.agent_id,
-            run_id=key.run_id,
-            step_id=record.step_id,
-            group_id=self._request.group_id,
-        )
-
-
-def _ended(result: ToolResult) -> list[tuple[str, ToolStatus]]:
-    """Returns tool and status of a call, and of the calls that its code made."""
-    tool_return = result.tool_return
-    nested = ((call.name, call.status) for call in tool_return.nested)
-    return [(tool_return.name, tool_return.status), *nested]
-
-
-def _has_unknown_outcome(result: ToolResult) -> bool:
-    return any(status is ToolStatus.UNKNOWN for _, status in _ended(result))
+        # Tokens of a settled reply were counted with its approval request.
+        return self._step_messages.assistant(record, overridden, with_usage=not self._settling)

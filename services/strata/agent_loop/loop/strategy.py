@@ -1,4 +1,4 @@
-"""The two loops, V2 and V3: what the model is offered, and when a turn ends (decision 0044).
+"""The two loops, V2 and V3: which tools the model is offered, when a turn ends (decision 0044).
 
 Everything else is shared: journal, approvals, rules, compaction, streaming. A strategy has no
 state: its decisions depend only on stored messages, so that another dispatch decides the same.
@@ -47,7 +47,7 @@ class StepEnd:
     Attributes:
         message: The step's last message: a reply without calls, or the returns of its calls.
         heartbeats: Ids of the run's calls that requested a heartbeat.
-        history: The calls of the run, including those of the step.
+        history: The calls of the run, including the step's.
         names: Names of the agent's tools.
         solver: The tool rules.
     """
@@ -200,10 +200,10 @@ class V2Loop:
         if due := end.due:
             return None, REQUIRED_V2.format(", ".join(due))
         # TOOL_RULE shows that the model requested a heartbeat, but a rule ended the turn.
-        asked = any(
+        has_heartbeat = any(
             tool_return.tool_call_id in end.heartbeats for tool_return in end.message.tool_returns
         )
-        return (StopReason.TOOL_RULE if asked else StopReason.END_TURN), None
+        return (StopReason.TOOL_RULE if has_heartbeat else StopReason.END_TURN), None
 
 
 V3 = V3Loop()

@@ -57,7 +57,7 @@ from strata.agent_loop.loop.failures import (
 from strata.agent_loop.loop.group_tools import in_run, with_members
 from strata.agent_loop.loop.images import fetch_images
 from strata.agent_loop.loop.shield import CLEANUP_S, shielded
-from strata.agent_loop.loop.steps import Steps
+from strata.agent_loop.loop.steps import StepInputs, Steps
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.agent_loop.memory_inputs.documents import document_input
@@ -193,7 +193,7 @@ class Turn:
             return None
         return self._request.transcript
 
-    async def _evict(self, read: TranscriptRange) -> None:
+    async def _evict(self, transcript_range: TranscriptRange) -> None:
         """Takes the archived messages out of the window of the voice agent.
 
         This happens before the run ends, which moves the memory agent's position. If the run is
@@ -207,7 +207,7 @@ class Turn:
             raise nothing_archived()
         with contextlib.suppress(NotFoundError):
             # The conversation may have been deleted.
-            await until_available(lambda: self._ports.recall.evict(read))
+            await until_available(lambda: self._ports.recall.evict(transcript_range))
 
     async def _wait_for_earlier_attempt(self) -> None:
         """Waits while the dispatch before this one finishes its step without a caller.
@@ -249,7 +249,8 @@ class Turn:
             _log.warning("a cancelled step cannot be stored", run_id=self._key.run_id)
             return
         rules = self._rules_of(agent, begun)
-        self._steps = self._make_steps(agent, bound, begun, toolset, rules)
+        start = StepInputs(agent, bound, begun, toolset, rules)
+        self._steps = Steps(self._ports, self._request, self._sink, self._control, start)
         await self._steps.settle()
 
     async def _end(self, stop: StopReason, failure: RunFailure | None) -> None:
@@ -368,8 +369,8 @@ class Turn:
     async def _emit_begun(self, begun: BegunTurn) -> None:
         self._has_reported_begin = True
         ids = tuple(message.id for message in begun.inputs)
-        if self._request.reads and (read := read_of(begun.inputs)) is not None:
-            await self._sink.emit(read)
+        if self._request.reads and (transcript_read := read_of(begun.inputs)) is not None:
+            await self._sink.emit(transcript_read)
         await self._sink.emit(
             RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
         )
@@ -399,14 +400,15 @@ class Turn:
         if self._request.approval is not None or _has_reply(begun.committed_messages):
             finished = rules.finished(begun.committed_messages, offered)
         if finished is StopReason.REQUIRES_APPROVAL:
-            asked = begun.committed_messages[-1].approval_request
-            assert asked is not None
-            await self._sink.emit(ApprovalRequested(asked))
+            approval_request = begun.committed_messages[-1].approval_request
+            assert approval_request is not None
+            await self._sink.emit(ApprovalRequested(approval_request))
         if finished is not None:
             return finished
         if isinstance(bound, ModelError):
             raise from_model_error(bound)
-        self._steps = self._make_steps(agent, bound, begun, toolset, rules, stats)
+        start = StepInputs(agent, bound, begun, toolset, rules, stats)
+        self._steps = Steps(self._ports, self._request, self._sink, self._control, start)
         return await self._steps.run(section)
 
     def _rules_of(self, agent: Agent, begun: BegunTurn) -> TurnRules:
@@ -415,36 +417,14 @@ class Turn:
         return TurnRules(agent, (*before, *begun.committed_messages), self._json_reply(agent))
 
     def _json_reply(self, agent: Agent) -> JsonReply | None:
-        asked = self._request.response_format or agent.response_format
+        response_format = self._request.response_format or agent.response_format
         try:
-            return asked.json_reply
+            return response_format.json_reply
         except UnusableSchemaError as error:
             # A release that checked schemas less strictly accepted it.
             raise InvalidArgumentError(
                 f"The schema of the response format cannot be used: it {error}."
             ) from error
-
-    def _make_steps(
-        self,
-        agent: Agent,
-        bound: BoundModel,
-        begun: BegunTurn,
-        toolset: ToolSet,
-        rules: TurnRules,
-        stats: ArchivalStats | None = None,
-    ) -> Steps:
-        return Steps(
-            self._ports,
-            self._request,
-            self._sink,
-            agent,
-            bound,
-            begun,
-            toolset,
-            rules,
-            self._control,
-            stats,
-        )
 
     def _remaining(self) -> float | None:
         if self._request.remaining_s is None:
@@ -456,26 +436,26 @@ class Turn:
         if self._request.document is not None:
             return await self._document(self._request.document, budget)
         assert self._request.transcript is not None
-        read, recall = self._request.transcript, self._ports.recall
+        transcript_range, recall = self._request.transcript, self._ports.recall
         try:
-            messages = await recall.transcript(read)
+            messages = await recall.transcript(transcript_range)
             if self._archives is None:
-                return read_transcript(messages, read, budget).message
-            window = await recall.get_window(read.conversation_id)
-            return voice_transcript_input(messages, window.messages, read, budget)
+                return read_transcript(messages, transcript_range, budget).message
+            window = await recall.get_window(transcript_range.conversation_id)
+            return voice_transcript_input(messages, window.messages, transcript_range, budget)
         except NotFoundError:
             # The conversation was deleted after the run was queued.
             if self._archives is None:
-                return read_transcript((), read, budget).message
-            return voice_transcript_input((), (), read, budget)
+                return read_transcript((), transcript_range, budget).message
+            return voice_transcript_input((), (), transcript_range, budget)
 
-    async def _document(self, read: DocumentRange, budget: int) -> MessageInput:
+    async def _document(self, document_range: DocumentRange, budget: int) -> MessageInput:
         try:
-            document = await self._ports.memory.read_file(read, budget)
+            document = await self._ports.memory.read_file(document_range, budget)
         except NotFoundError:
             # The file was deleted or its folder detached after the run was queued.
             document = None
-        return document_input(document, read)
+        return document_input(document, document_range)
 
     def _inputs(self) -> list[Message]:
         answer = [

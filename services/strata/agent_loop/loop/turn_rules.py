@@ -308,7 +308,7 @@ class StepRules:
 
         Args:
             call: The call.
-            before: All calls of the run before it, including those of the code.
+            before: All earlier calls of the run, including the code's.
             toolset: The tools that the agent has.
             tainted: Whether the context or an earlier nested call holds untrusted content.
         """

@@ -20,7 +20,7 @@ what the block holds from the parts before, and then finish your edits.
 GONE = "The document was deleted, or its folder was taken from the agent. Finish your edits."
 
 
-def document_input(document: DocumentLines | None, read: DocumentRange) -> MessageInput:
+def document_input(document: DocumentLines | None, document_range: DocumentRange) -> MessageInput:
     """Returns the user message that a document ingestion agent is sent.
 
     Documents are untrusted content: the message is labelled like a web page, and so is all that
@@ -29,20 +29,28 @@ def document_input(document: DocumentLines | None, read: DocumentRange) -> Messa
     Args:
         document: The lines after `read.after_line`, as many as fit; None if the file is gone,
             which counts as read to the end.
-        read: The range.
+        document_range: The range.
     """
-    lines = document.lines[: max(read.until_line - read.after_line, 0)] if document else ()
+    lines = (
+        document.lines[: max(document_range.until_line - document_range.after_line, 0)]
+        if document
+        else ()
+    )
     if document is None or not lines:
         text = f"{DOCUMENT_REMINDER}\n\n{GONE}"
-        mark = reading_mark(read.until_line, "")
+        mark = reading_mark(document_range.until_line, "")
         return MessageInput(MessageRole.USER, (TextPart(text),), client_message_id=mark)
-    first, last = read.after_line + 2, read.after_line + 1 + len(lines)
-    cut = f"... [{document.left_out_chars} characters of this line are left out: it is too long]"
-    shown = without_reminders("\n".join(lines)) + (cut if document.left_out_chars else "")
+    first, last = document_range.after_line + 2, document_range.after_line + 1 + len(lines)
+    cut_note = (
+        f"... [{document.left_out_chars} characters of this line are left out: it is too long]"
+    )
+    document_text = without_reminders("\n".join(lines)) + (
+        cut_note if document.left_out_chars else ""
+    )
     head = f"Document {one_line(document.name)}, lines {first} to {last} of {document.line_count}:"
     return MessageInput(
         MessageRole.USER,
-        (TextPart(f"{DOCUMENT_REMINDER}\n\n{without_reminders(head)}\n{shown}"),),
-        client_message_id=reading_mark(read.after_line + len(lines), ""),
+        (TextPart(f"{DOCUMENT_REMINDER}\n\n{without_reminders(head)}\n{document_text}"),),
+        client_message_id=reading_mark(document_range.after_line + len(lines), ""),
         taint=(Provenance.WEB,),
     )

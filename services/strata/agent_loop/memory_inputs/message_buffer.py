@@ -39,14 +39,14 @@ def buffer_of(
     """
     units = units_of(window[1:])
     sizes = [0 if unit.kind is UnitKind.SUMMARY else len(unit.messages) for unit in units]
-    count = left = sum(sizes)
+    count = remaining_count = sum(sizes)
     in_view = {message.id for message in window}
     compacted = [m for m in before[1:] if m.role is not MessageRole.SUMMARY and m.id not in in_view]
     last = max(compacted, key=lambda m: m.sequence, default=None)
     for group in leaving(units).exchanges:
-        if left <= lengths.shortest:
+        if remaining_count <= lengths.shortest:
             break
-        left -= sum(sizes[i] for i in group)
+        remaining_count -= sum(sizes[i] for i in group)
         last = max((m for i in group for m in units[i].messages), key=lambda m: m.sequence)
     return MessageBuffer(
         after_sequence=first_sequence(before) - 1,

@@ -1,6 +1,6 @@
 """Builds the transcript that a memory agent reads: one input message with lines per message.
 
-The form is that of docs/wire-format.md#transcripts-of-memory-agents.
+docs/wire-format.md#transcripts-of-memory-agents defines the form.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LEAST_OF_ONE = 200
 _NOTE_BYTES = 50
 
 READING_SHARE = 0.5
-"""Share of the space beside system prompt, memory and tools that a transcript may take. The rest is
-for the memory agent's calls, their returns and its replies."""
+"""Share of the space outside system prompt, memory and tools that a transcript may take. The rest
+is for the memory agent's calls, their returns and its replies."""
 
 _LEAST_BYTES = 500
 _MOST_BYTES = 1_000_000
@@ -92,7 +92,7 @@ def reading_budget(
 
 
 def read_transcript(
-    messages: Sequence[Message], read: TranscriptRange, budget: int
+    messages: Sequence[Message], transcript_range: TranscriptRange, budget: int
 ) -> TranscriptReading:
     """Returns the transcript of the part of a range that fits into a budget.
 
@@ -102,27 +102,27 @@ def read_transcript(
     Args:
         messages: The messages of the range, in order. Copies at the start of a fork are skipped,
             since they are read in the original conversation.
-        read: The range.
+        transcript_range: The range.
         budget: Maximum UTF-8 bytes of the lines.
     """
-    until, until_id = read.until_sequence, messages[-1].id if messages else ""
+    until, until_id = transcript_range.until_sequence, messages[-1].id if messages else ""
     shown: list[Message] = []
     lines: list[str] = []
-    left = budget
+    remaining_bytes = budget
     previous: Message | None = None
     for message in messages:
-        if shown_of((message,), read):
-            added = list(lines_of(message))
-            size = sum(text_bytes(line) + 1 for line in added)
-            if size > left and lines:
+        if shown_of((message,), transcript_range):
+            message_lines = list(lines_of(message))
+            size = sum(text_bytes(line) + 1 for line in message_lines)
+            if size > remaining_bytes and lines:
                 assert previous is not None
                 until, until_id = previous.sequence, previous.id
                 break
-            if size > left:
-                added = _cut(added, budget)
+            if size > remaining_bytes:
+                message_lines = _cut(message_lines, budget)
             shown.append(message)
-            lines.extend(added)
-            left -= size
+            lines.extend(message_lines)
+            remaining_bytes -= size
         previous = message
     text = f"{REMINDER}\n\nMessages:\n" + "\n".join(lines)
     message_input = MessageInput(
@@ -156,12 +156,12 @@ def read_of(inputs: Sequence[Message]) -> TranscriptRead | None:
     return None
 
 
-def shown_of(messages: Sequence[Message], read: TranscriptRange) -> list[Message]:
+def shown_of(messages: Sequence[Message], transcript_range: TranscriptRange) -> list[Message]:
     """Returns the messages that a memory agent reads."""
     return [
         message
         for message in messages
-        if message.conversation_id == read.conversation_id
+        if message.conversation_id == transcript_range.conversation_id
         and message.role in READ_ROLES
         and not (message.copied or message.hidden)
     ]
@@ -181,13 +181,13 @@ def fitting(lines: list[str], budget: int) -> list[str]:
     """
     if size_of(lines) <= budget:
         return lines
-    left, share = budget, _LEAST_OF_ONE
+    remaining_bytes, share = budget, _LEAST_OF_ONE
     # Space that short lines leave unused goes to the others.
     for position, size in enumerate(sorted(text_bytes(line) + 1 for line in lines)):
-        share = left // (len(lines) - position)
+        share = remaining_bytes // (len(lines) - position)
         if size > share:
             break
-        left -= size
+        remaining_bytes -= size
     share = max(share, _LEAST_OF_ONE)
     return [
         line if text_bytes(line) < share else _cut_line(line, share - _NOTE_BYTES) for line in lines
@@ -238,16 +238,16 @@ def _sent(arguments: str) -> str:
 def _cut(lines: Sequence[str], budget: int) -> list[str]:
     """Truncates the lines of one message to a budget, and notes how many are left out."""
     # If there are too many lines to show a useful part of each, only the first ones are kept.
-    kept = min(len(lines), max(budget // _LEAST_BYTES, 1))
-    cut = [_cut_line(line, budget // kept) for line in lines[:kept]]
-    left_out = len(lines) - kept
+    kept_count = min(len(lines), max(budget // _LEAST_BYTES, 1))
+    shortened = [_cut_line(line, budget // kept_count) for line in lines[:kept_count]]
+    left_out = len(lines) - kept_count
     note = f"  [{left_out} more lines of this message left out: it is too long]"
-    return [*cut, note] if left_out else cut
+    return [*shortened, note] if left_out else shortened
 
 
 def _cut_line(line: str, limit: int) -> str:
     encoded = line.encode("utf-8", "replace")
     if len(encoded) <= limit:
         return line
-    kept = encoded[:limit].decode("utf-8", "ignore")
-    return f"{kept}... [{len(line) - len(kept)} characters left out]"
+    start = encoded[:limit].decode("utf-8", "ignore")
+    return f"{start}... [{len(line) - len(start)} characters left out]"

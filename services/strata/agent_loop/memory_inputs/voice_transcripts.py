@@ -1,6 +1,6 @@
 """Builds the transcript that a voice memory agent reads: numbered lines, older and newer ones.
 
-The form is that of docs/wire-format.md#transcripts-of-voice-memory-agents.
+docs/wire-format.md#transcripts-of-voice-memory-agents defines the form.
 
 The older lines belong to messages that leave the window of the voice agent after the run.
 ``store_memories`` refers to them by number, so they are read back from the stored input message,
@@ -36,7 +36,10 @@ _LINE = re.compile(r"\d+\. \((Older|Newer)\) ")
 
 
 def voice_transcript_input(
-    older: Sequence[Message], newer: Sequence[Message], read: TranscriptRange, budget: int
+    older: Sequence[Message],
+    newer: Sequence[Message],
+    transcript_range: TranscriptRange,
+    budget: int,
 ) -> MessageInput:
     """Returns the user message that the memory agent of a voice agent is sent.
 
@@ -46,13 +49,15 @@ def voice_transcript_input(
     Args:
         older: The messages of the range, in order.
         newer: The messages that stay in the window of the voice agent, in order.
-        read: The range.
+        transcript_range: The range.
         budget: Maximum UTF-8 bytes of the lines.
     """
-    kept = [message for message in newer if message.sequence > read.until_sequence]
-    parts = shown_of(older, read), shown_of(kept, read)
+    after_range = [
+        message for message in newer if message.sequence > transcript_range.until_sequence
+    ]
+    parts = shown_of(older, transcript_range), shown_of(after_range, transcript_range)
     leaving, staying = ([line for m in part for line in lines_of(m)] for part in parts)
-    # The newer lines get what the older ones leave, and at least a quarter.
+    # The newer lines get the space that the older ones leave, and at least a quarter.
     staying = fitting(staying, max(budget // _NEWER_SHARE, budget - size_of(leaving)))
     leaving = fitting(leaving, budget - size_of(staying))
     marked = [*(("Older", line) for line in leaving), *(("Newer", line) for line in staying)]
@@ -63,17 +68,17 @@ def voice_transcript_input(
     return MessageInput(MessageRole.USER, (TextPart(text),), taint=taint)
 
 
-def older_lines(read: TranscriptRange, inputs: Sequence[Message]) -> OlderLines:
+def older_lines(transcript_range: TranscriptRange, inputs: Sequence[Message]) -> OlderLines:
     """Returns the older lines of a transcript, for ``store_memories``.
 
     Args:
-        read: The range.
+        transcript_range: The range.
         inputs: The inputs of the run as stored; the transcript is the first.
     """
     lines: list[str] = []
     is_older = False
-    shown = inputs[0].text.removeprefix(_HEAD) if inputs else ""
-    for line in shown.split("\n"):
+    transcript = inputs[0].text.removeprefix(_HEAD) if inputs else ""
+    for line in transcript.split("\n"):
         start = _LINE.match(line)
         if start is not None:
             is_older = start[1] == "Older"
@@ -82,5 +87,6 @@ def older_lines(read: TranscriptRange, inputs: Sequence[Message]) -> OlderLines:
         elif is_older:
             # A further line of the same text; such lines are indented.
             lines[-1] += f"\n{line}"
-    key = f"memories-of/{read.conversation_id}/{read.after_sequence}/{read.until_sequence}"
-    return OlderLines(read.agent_id, key, tuple(lines))
+    after, until = transcript_range.after_sequence, transcript_range.until_sequence
+    key = f"memories-of/{transcript_range.conversation_id}/{after}/{until}"
+    return OlderLines(transcript_range.agent_id, key, tuple(lines))

@@ -70,7 +70,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             session = self._session = self._open()
         else:
             # Connections that the server has closed: the event loop reads that in its first pass,
-            # and the pool knows in the second. aiohttp does not look at an idle socket.
+            # and the pool can detect it in the second. aiohttp does not check an idle socket.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         _connect_s.set(limits.get("connect"))
@@ -195,12 +195,12 @@ class _Resolver(AbstractResolver):
 
 def _socket(address: tuple[int | socket.AddressFamily, int, int, str, object]) -> socket.socket:
     family, kind, protocol, *_ = address
-    opened = socket.socket(family, kind, protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    new_socket = socket.socket(family, kind, protocol)
+    new_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
         if (option := getattr(socket, name, None)) is not None:
-            opened.setsockopt(socket.IPPROTO_TCP, option, value)
-    return opened
+            new_socket.setsockopt(socket.IPPROTO_TCP, option, value)
+    return new_socket
 
 
 @lru_cache(maxsize=256)
@@ -238,7 +238,7 @@ def _translated(error: Exception, request: httpx2.Request) -> httpx2.TransportEr
             text = "the server closed the connection before the end of the response"
             return httpx2.RemoteProtocolError(text, request=request)
         case aiohttp.ClientResponseError():
-            # The other lines show what was received.
+            # The other lines contain the received data.
             problem = error.message.partition("\n")[0].removesuffix(":")
             text = f"the response is not valid HTTP: {problem}"
             return httpx2.RemoteProtocolError(text, request=request)

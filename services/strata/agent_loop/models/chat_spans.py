@@ -41,7 +41,7 @@ def begin_chat_span(
 
 
 def note_reply(span: Span | None, reply: ModelReply) -> None:
-    """Adds what is known of a reply."""
+    """Adds the attributes of a reply."""
     if span is None:
         return
     usage = reply.usage

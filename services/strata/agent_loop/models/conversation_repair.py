@@ -198,7 +198,7 @@ class _WireIds:
     """Assigns a unique id to every call of a request."""
 
     def __init__(self, length: int = 0) -> None:
-        self._used: set[str] = set()
+        self._used_ids: set[str] = set()
         self._length = length
 
     def assign(self, call_id: str) -> str:
@@ -206,20 +206,20 @@ class _WireIds:
             return self._assign_exact(call_id)
         base = _ILLEGAL_IN_ID.sub("_", call_id)[:CALL_ID_LIMIT] or "call"
         candidate, number = base, 1
-        while candidate in self._used:
+        while candidate in self._used_ids:
             number += 1
             suffix = f"_{number}"
             candidate = base[: CALL_ID_LIMIT - len(suffix)] + suffix
-        self._used.add(candidate)
+        self._used_ids.add(candidate)
         return candidate
 
     def _assign_exact(self, call_id: str) -> str:
         fits = len(call_id) == self._length and call_id.isascii() and call_id.isalnum()
         candidate, number = call_id if fits else _digest(call_id, self._length), 1
-        while candidate in self._used:
+        while candidate in self._used_ids:
             number += 1
             candidate = _digest(f"{call_id}#{number}", self._length)
-        self._used.add(candidate)
+        self._used_ids.add(candidate)
         return candidate
 
 

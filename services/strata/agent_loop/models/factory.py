@@ -94,13 +94,13 @@ class ModelFactory:
             self._imported.add(kind)
 
     def model(self, settings: ModelSettings) -> ChatModel:
-        """Returns the model for these settings; what it learns about the server is kept."""
-        known = self._models.get(settings)
-        if known is None:
+        """Returns the model for these settings, one object for all calls: it stores refusals."""
+        model = self._models.get(settings)
+        if model is None:
             if len(self._models) >= _MAX_MODELS:
                 self._models.clear()
-            known = self._models[settings] = self._build(settings)
-        return known
+            model = self._models[settings] = self._build(settings)
+        return model
 
     async def list_models(
         self, endpoints: Sequence[ModelEndpoint], *, limit: float = LIST_TIMEOUT
@@ -155,10 +155,10 @@ class ModelFactory:
             # Before the time limit: importing an SDK takes seconds on a busy machine.
             await self.preload([endpoint.type])
             async with asyncio.timeout(limit):
-                listed = await self._ask(endpoint)
+                names = await self._ask(endpoint)
         except ModelError as error:
-            known = error.redacted(key_redactor(endpoint.api_key, endpoint.base_url))
-            return EndpointModels(endpoint.name, (), naming_key(known, endpoint.key_described))
+            redacted = error.redacted(key_redactor(endpoint.api_key, endpoint.base_url))
+            return EndpointModels(endpoint.name, (), naming_key(redacted, endpoint.key_described))
         except TimeoutError:
             message = f"The endpoint did not answer within {limit:g} s."
             return EndpointModels(endpoint.name, (), ModelError(ModelErrorKind.TIMEOUT, message))
@@ -166,7 +166,7 @@ class ModelFactory:
             endpoint.name,
             tuple(
                 AvailableModel(endpoint.handle(name), endpoint.name, name, window)
-                for name, window in listed
+                for name, window in names
                 if not endpoint.models or name in endpoint.models
             ),
         )

@@ -57,15 +57,15 @@ class Keyring:
 
     def open_all(self, keys: Sequence[SealedKey]) -> Mapping[str, EndpointKey]:
         """Returns all keys that can be decrypted, by name of the endpoint."""
-        opened = {}
+        api_keys = {}
         for provider, key in in_force(keys).items():
             try:
-                opened[provider] = self._open(key)
+                api_keys[provider] = self._open(key)
             except ModelError as error:
                 _log.warning(
                     "a stored model key cannot be used", provider=provider, error=str(error)
                 )
-        return opened
+        return api_keys
 
     def _open(self, key: SealedKey) -> EndpointKey:
         owner = _owner(key)

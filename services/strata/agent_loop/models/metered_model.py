@@ -66,8 +66,11 @@ class ModelLabels:
         """
         if handle not in self._handles and len(self._handles) < self._most:
             self._handles.add(handle)
-        known = handle in self._handles
-        return {"provider": handle.partition("/")[0], "model": handle if known else OTHER_MODELS}
+        is_configured = handle in self._handles
+        return {
+            "provider": handle.partition("/")[0],
+            "model": handle if is_configured else OTHER_MODELS,
+        }
 
 
 class ModelMetrics:

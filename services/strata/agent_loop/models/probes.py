@@ -70,12 +70,12 @@ class ModelFinding:
 
 def documented(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
     """Returns the findings from the settings and the table of known models."""
-    known, findings = endpoint.documented_limits(model), []
+    limits, findings = endpoint.documented_limits(model), []
     if endpoint.context_window:
         findings.append(_window("context window", endpoint.context_window, "settings"))
-    if known is not None:
-        findings.append(_window("context window", known.context_window, "table"))
-        findings.append(_window("longest reply", known.max_output_tokens, "table"))
+    if limits is not None:
+        findings.append(_window("context window", limits.context_window, "table"))
+        findings.append(_window("longest reply", limits.max_output_tokens, "table"))
     return findings
 
 
@@ -98,8 +98,8 @@ async def ask_server(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
     headers = {"authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
     findings: list[ModelFinding] = []
     async with httpx2.AsyncClient(headers=headers, timeout=SECONDS) as client:
-        shown = await _read(client, "POST", f"{root}/api/show", {"model": model})
-        findings += _of_ollama(shown)
+        details = await _read(client, "POST", f"{root}/api/show", {"model": model})
+        findings += _of_ollama(details)
         if not findings:
             # Model names have slashes, which must not lead to other routes.
             path = "/".join(quote(part, safe="") for part in model.split("/") if part.strip("."))
@@ -173,22 +173,22 @@ async def _read(
         return {}
 
 
-def _of_ollama(shown: Mapping[str, Any]) -> list[ModelFinding]:
+def _of_ollama(details: Mapping[str, Any]) -> list[ModelFinding]:
     source = "POST /api/show"
     findings = [
         _window("longest context window", value, source)
-        for name, value in _object(shown.get("model_info")).items()
+        for name, value in _object(details.get("model_info")).items()
         if name.endswith(".context_length") and _is_count(value)
     ]
     findings += [
         _window("context window", int(size), source)
-        for size in _NUM_CTX.findall(str(shown.get("parameters") or ""))
+        for size in _NUM_CTX.findall(str(details.get("parameters") or ""))
         if _is_count(int(size))
     ]
-    capabilities = shown.get("capabilities")
+    capabilities = details.get("capabilities")
     if isinstance(capabilities, list) and capabilities:
-        listed = ", ".join(str(capability) for capability in capabilities[:16])
-        findings.append(ModelFinding("capabilities", listed, source))
+        capability_names = ", ".join(str(capability) for capability in capabilities[:16])
+        findings.append(ModelFinding("capabilities", capability_names, source))
     return findings
 
 
@@ -212,9 +212,9 @@ def _of_llama_cpp(props: Mapping[str, Any]) -> list[ModelFinding]:
     source = "GET /props"
     window = _object(props.get("default_generation_settings")).get("n_ctx")
     findings = [_window("context window", window, source)] if _is_count(window) else []
-    seen = _object(props.get("modalities")).get("vision")
-    if isinstance(seen, bool):
-        findings.append(ModelFinding("images", "yes" if seen else "no", source))
+    has_vision = _object(props.get("modalities")).get("vision")
+    if isinstance(has_vision, bool):
+        findings.append(ModelFinding("images", "yes" if has_vision else "no", source))
     return findings
 
 

@@ -141,12 +141,15 @@ class ModelProvider:
         )
         if endpoint is None or endpoint.models or handle == self._registry.default_handle:
             return
-        [listed] = await self._factory.list_models([endpoint])
-        names = [model.model for model in listed.models]
+        [endpoint_models] = await self._factory.list_models([endpoint])
+        names = [model.model for model in endpoint_models.models]
         if not names or model in names or await self._factory.has_model(endpoint, model):
             return
-        near = get_close_matches(model, names, n=_MOST_NAMED, cutoff=0.3) or names[:_MOST_NAMED]
-        problem = f"{name} has no model {model!r}; it lists {', '.join(map(endpoint.handle, near))}"
+        similar_names = (
+            get_close_matches(model, names, n=_MOST_NAMED, cutoff=0.3) or names[:_MOST_NAMED]
+        )
+        handles = ", ".join(map(endpoint.handle, similar_names))
+        problem = f"{name} has no model {model!r}; it lists {handles}"
         raise InvalidArgumentError(
             f"{field}: {problem}. If it serves the model without listing it, the operator can name"
             " it in `models` of the endpoint (STRATA_AGENT_LOOP_MODEL_ENDPOINTS).",
@@ -162,11 +165,11 @@ class ModelProvider:
         configured = self._registry.default_handle
         if configured or not self._registry.endpoints:
             return configured
-        known = self._defaults.get(self._endpoints(keys))
-        if known is None or time.monotonic() - known.asked_at > _LISTING_SECONDS:
+        handle = self._defaults.get(self._endpoints(keys))
+        if handle is None or time.monotonic() - handle.asked_at > _LISTING_SECONDS:
             await self.list_models(keys)
-            known = self._defaults[self._endpoints(keys)]
-        return known.handle
+            handle = self._defaults[self._endpoints(keys)]
+        return handle.handle
 
     async def list_models(self, keys: Sequence[SealedKey] = ()) -> Sequence[EndpointModels]:
         """Lists the models of every endpoint; an endpoint that does not answer is listed too.
@@ -175,12 +178,12 @@ class ModelProvider:
             keys: The stored keys to use.
         """
         endpoints = self._endpoints(keys)
-        listed = await self._factory.list_models(endpoints)
-        handles = [model.handle for answer in listed for model in answer.models]
+        endpoint_models = await self._factory.list_models(endpoints)
+        handles = [model.handle for answer in endpoint_models for model in answer.models]
         if len(self._defaults) >= _MAX_DEFAULTS:
             self._defaults.clear()
         self._defaults[endpoints] = _Default(handles[0] if handles else "", time.monotonic())
-        return listed
+        return endpoint_models
 
     async def probe(
         self, handle: str, keys: Sequence[SealedKey] = (), *, ask: bool = True
@@ -203,16 +206,20 @@ class ModelProvider:
             (endpoint for endpoint in self._endpoints(keys) if endpoint.name == name), None
         )
         if endpoint is None or not model:
-            known = ", ".join(endpoint.name for endpoint in self._registry.endpoints) or "none"
-            problem = f"there is no model {handle!r}; model endpoints: {known}"
+            endpoint_names = (
+                ", ".join(endpoint.name for endpoint in self._registry.endpoints) or "none"
+            )
+            problem = f"there is no model {handle!r}; model endpoints: {endpoint_names}"
             raise InvalidArgumentError(
                 f"handle: {problem}.", violations=[FieldViolation("handle", problem)]
             )
         findings, problems = documented(endpoint, model), []
-        [listed] = await self._factory.list_models([endpoint])
-        windows = {model.model: model.context_window for model in listed.models}
-        if listed.error is not None:
-            problems.append(f"The list of models could not be read: {listed.error.message}")
+        [endpoint_models] = await self._factory.list_models([endpoint])
+        windows = {model.model: model.context_window for model in endpoint_models.models}
+        if endpoint_models.error is not None:
+            problems.append(
+                f"The list of models could not be read: {endpoint_models.error.message}"
+            )
         elif model not in windows:
             problems.append(f"{name} does not list the model.")
         if window := windows.get(model):
@@ -237,21 +244,27 @@ class ModelProvider:
         """The configured endpoints."""
         return self._registry
 
-    def _window_of(self, handle: str, wanted: int | None, as_fallback: bool) -> int:
+    def _window_of(self, handle: str, requested: int | None, as_fallback: bool) -> int:
         """Returns the context window to use: the agent's setting, else the default.
 
         The model's known window limits the default, and for a fallback model also the setting.
         """
         endpoint = self._registry.endpoint_of(handle)
-        known = endpoint.window_of(handle.partition("/")[2]) if endpoint is not None else None
-        if wanted is not None and not (as_fallback and known):
-            return wanted
-        return min(wanted or DEFAULT_CONTEXT_WINDOW, known or DEFAULT_CONTEXT_WINDOW)
+        model_window = (
+            endpoint.window_of(handle.partition("/")[2]) if endpoint is not None else None
+        )
+        if requested is not None and not (as_fallback and model_window):
+            return requested
+        return min(requested or DEFAULT_CONTEXT_WINDOW, model_window or DEFAULT_CONTEXT_WINDOW)
 
-    def _output_limit(self, handle: str, wanted: int | None) -> int | None:
+    def _output_limit(self, handle: str, requested: int | None) -> int | None:
         """Returns the output limit, at most the model's: providers refuse larger ones."""
         endpoint = self._registry.endpoint_of(handle)
-        known = (
+        model_limit = (
             endpoint.documented_limits(handle.partition("/")[2]) if endpoint is not None else None
         )
-        return min(wanted, known.max_output_tokens) if wanted and known else wanted
+        return (
+            min(requested, model_limit.max_output_tokens)
+            if requested and model_limit
+            else requested
+        )

@@ -88,7 +88,7 @@ class RefusalMemory(Generic[_T]):
         self._projects: OrderedDict[str, OrderedDict[Hashable, _Entry[_T]]] = OrderedDict()
 
     def learnt(self, settings: ModelSettings, first: Callable[[], _T]) -> _T:
-        """Returns what was learnt from the calling project's requests with this key and model.
+        """Returns the assumptions about this key and model, after the refusals of earlier requests.
 
         Args:
             settings: The model.

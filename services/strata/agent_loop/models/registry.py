@@ -73,8 +73,8 @@ class ModelEndpoint:
 
     def window_of(self, model: str) -> int | None:
         """Returns the context window of one of its models; None if it is unknown."""
-        known = self.documented_limits(model)
-        return self.context_window or (known.context_window if known else None)
+        limits = self.documented_limits(model)
+        return self.context_window or (limits.context_window if limits else None)
 
     def handle(self, model: str) -> str:
         """The handle of one of its models."""
@@ -111,8 +111,8 @@ class ModelRegistry:
         """The handle to use if a request has none; empty if nothing is configured."""
         if self._default:
             return self._default
-        listed = [e.handle(model) for e in self._endpoints.values() for model in e.models]
-        return listed[0] if listed else ""
+        handles = [e.handle(model) for e in self._endpoints.values() for model in e.models]
+        return handles[0] if handles else ""
 
     def with_keys(self, keys: Mapping[str, EndpointKey]) -> ModelRegistry:
         """Returns the same endpoints with other keys, by name; unknown names are ignored."""
@@ -151,19 +151,19 @@ class ModelRegistry:
         Raises:
             UnknownModelError: No endpoint offers the model; the error lists the known handles.
         """
-        wanted = handle or self.default_handle
-        if not wanted:
+        requested = handle or self.default_handle
+        if not requested:
             raise UnknownModelError("No chat model is configured.", self.known_handles())
-        name, _, model = wanted.partition("/")
+        name, _, model = requested.partition("/")
         endpoint = self._endpoints.get(name)
         if endpoint is None or not model:
-            raise UnknownModelError(f"There is no model {wanted!r}.", self.known_handles())
+            raise UnknownModelError(f"There is no model {requested!r}.", self.known_handles())
         if endpoint.models and model not in endpoint.models:
             raise UnknownModelError(
                 f"Endpoint {name!r} has no model {model!r}.", self.known_handles()
             )
         settings = ModelSettings(
-            handle=wanted,
+            handle=requested,
             endpoint_type=endpoint.type,
             model=model,
             base_url=endpoint.base_url,

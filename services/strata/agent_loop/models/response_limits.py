@@ -1,4 +1,4 @@
-"""Limits of what a model server may send at once, for the HTTP clients of the SDKs.
+"""Limits the size of responses of model servers, for the HTTP clients of the SDKs.
 
 The SDKs keep an event of a stream in memory until it ends, and the whole body of any other
 response. Without a limit, one server that never ends an event would use up the memory of the
@@ -19,7 +19,7 @@ from strata.shared.settings import MIB
 from strata.shared.web.system_certificates import system_ssl_context
 
 MAX_BYTES = 32 * MIB
-"""Maximum bytes of one event of a stream, and of a response that is no stream.
+"""Maximum bytes of one event of a stream, and of a response that is not streamed.
 
 The last event of some protocols repeats the whole reply, escaped, with the system prompt and the
 tools of the request."""
@@ -75,7 +75,7 @@ class _BoundedStream(httpx2.AsyncByteStream, AsyncIterator[bytes]):
         self._chunks = aiter(stream)
         self._by_event = by_event
         self._max_bytes = max_bytes
-        # Of the event, or of all.
+        # Bytes of the event, or of the whole response.
         self._size = 0
         # The end of an event may be divided between two chunks.
         self._tail = b""
@@ -96,11 +96,14 @@ class _BoundedStream(httpx2.AsyncByteStream, AsyncIterator[bytes]):
             return chunk
         self._size += len(chunk)
         if self._by_event:
-            seen = self._tail + chunk
-            end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in _ENDS)
+            tail_and_chunk = self._tail + chunk
+            end = max(
+                tail_and_chunk.rfind(mark) + len(mark) if mark in tail_and_chunk else 0
+                for mark in _ENDS
+            )
             if end:
-                self._size = min(self._size, len(seen) - end)
-            self._tail = seen[1 - _LONGEST_END :]
+                self._size = min(self._size, len(tail_and_chunk) - end)
+            self._tail = tail_and_chunk[1 - _LONGEST_END :]
         if self._size > self._max_bytes:
             raise _too_long("an event" if self._by_event else "a response", self._max_bytes)
         return chunk
@@ -124,7 +127,7 @@ class _BoundedDecoder(ContentDecoder):
         self._size = 0
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yields what the next bytes of the response stand for.
+        """Decodes the next bytes of the response, and yields the decoded parts.
 
         Raises:
             httpx2.RemoteProtocolError: It is too much.

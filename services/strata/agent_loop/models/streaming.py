@@ -136,17 +136,17 @@ class ReplySize:
 
     def __init__(self, max_bytes: int = MAX_REPLY_BYTES) -> None:
         self.full = False
-        self._left = max_bytes
+        self._remaining_bytes = max_bytes
 
     def take(self, text: str) -> str:
         """Returns the part of a piece that fits into the limit."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-        if size <= self._left:
-            self._left -= size
+        if size <= self._remaining_bytes:
+            self._remaining_bytes -= size
             return text
-        kept = text.encode("utf-8", "replace")[: self._left].decode("utf-8", "ignore")
-        self.full, self._left = True, 0
-        return kept
+        allowed = text.encode("utf-8", "replace")[: self._remaining_bytes].decode("utf-8", "ignore")
+        self.full, self._remaining_bytes = True, 0
+        return allowed
 
     def take_call(self) -> None:
         """Counts a new tool call, which takes memory even if it is empty."""
@@ -355,7 +355,7 @@ class StreamedModel(ABC, Generic[EventT]):
 
     @abstractmethod
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> EventStream:
-        """Sends a request, and sends it again without what the model refused."""
+        """Sends a request, and repeats it without the parameters that the model refused."""
 
     @abstractmethod
     async def _next(self, raw: EventStream, limits: StreamLimits) -> EventT | None:

@@ -54,10 +54,10 @@ class TokenEstimator:
 
         What was learnt for a model is what the calling project's requests taught.
         """
-        for known in (key, _of_project(key)):
-            if known in self._ratios:
-                self._ratios.move_to_end(known)
-                return self._ratios[known]
+        for ratio_key in (key, _of_project(key)):
+            if ratio_key in self._ratios:
+                self._ratios.move_to_end(ratio_key)
+                return self._ratios[ratio_key]
         return dialect_of(key.endpoint_type).bytes_per_token
 
     def learnt(self, key: TokenKey) -> float | None:
@@ -73,10 +73,10 @@ class TokenEstimator:
         sample = sample_ratio(size, usage)
         if sample is None:
             return
-        for known in {key, _of_project(key)}:
-            old = self._ratios.get(known)
-            self._ratios[known] = sample if old is None else old + _WEIGHT * (sample - old)
-            self._ratios.move_to_end(known)
+        for ratio_key in {key, _of_project(key)}:
+            old = self._ratios.get(ratio_key)
+            self._ratios[ratio_key] = sample if old is None else old + _WEIGHT * (sample - old)
+            self._ratios.move_to_end(ratio_key)
         while len(self._ratios) > self._max_keys:
             self._ratios.popitem(last=False)
 

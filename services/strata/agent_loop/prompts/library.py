@@ -77,7 +77,7 @@ class PromptListing:
     """All prompts.
 
     Attributes:
-        prompts: Built-in ones, then those of the folder, each by key.
+        prompts: The built-in prompts, then the folder's, each by key.
         more: Number of files in the folder that are not listed, since there are too many.
     """
 
@@ -98,7 +98,7 @@ def system_prompt(key: str) -> str:
 
 
 class PromptLibrary:
-    """The built-in prompts and those of a folder. Its methods read files and block.
+    """The built-in prompts and the prompts of a folder. Its methods read files and block.
 
     Args:
         folder: Folder with ``<key>.txt`` files; None for none. It need not exist.
@@ -169,8 +169,10 @@ class PromptLibrary:
     def _listed(self, name: str) -> LibraryPrompt | None:
         key = name.removesuffix(_SUFFIX)
         if not _KEY.fullmatch(key):
-            shown = key.encode("utf-8", "replace").decode()
-            return LibraryPrompt(shown, False, "", "The name of the file is not a key of a prompt.")
+            readable_key = key.encode("utf-8", "replace").decode()
+            return LibraryPrompt(
+                readable_key, False, "", "The name of the file is not a key of a prompt."
+            )
         if key in BUILTIN_DESCRIPTIONS:
             return LibraryPrompt(key, False, "", "A built-in prompt has this key: rename the file.")
         return self._read(key)

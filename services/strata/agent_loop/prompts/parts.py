@@ -37,12 +37,12 @@ def parts_of(text: str) -> dict[str, SystemPart]:
     The names are ``memory blocks``, ``tool rules``, ``files``, ``metadata``, and ``system prompt``
     for the rest. Missing parts are empty.
     """
-    rest, parts = text, {}
+    remaining_text, parts = text, {}
     for name, (opening, closing) in _ELEMENTS.items():
         element = _element(text, opening, closing)
         parts[name] = SystemPart(element, len(_ITEMS[name].findall(element)))
-        rest = rest.replace(element, "", 1) if element else rest
-    return {"system prompt": SystemPart(rest.strip("\n"), 1), **parts}
+        remaining_text = remaining_text.replace(element, "", 1) if element else remaining_text
+    return {"system prompt": SystemPart(remaining_text.strip("\n"), 1), **parts}
 
 
 def system_parts(

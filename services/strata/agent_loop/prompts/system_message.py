@@ -108,19 +108,19 @@ def archival_lines(stats: ArchivalStats, labels: Iterable[str]) -> list[str]:
             f"- {stats.passage_count} total memories you created are stored in archival memory"
             " (use tools to access them)"
         )
-    names, more, left = frozenset(labels), stats.more_tags, TAGS_BYTES
+    names, more, remaining_bytes = frozenset(labels), stats.more_tags, TAGS_BYTES
     shown: list[str] = []
     for tag in stats.tags:
         text = escape(one_line(tag), names)
         size = len(text.encode("utf-8", "replace")) + 2
-        if len(tag) > MAX_TAG_CHARS or size > left:
+        if len(tag) > MAX_TAG_CHARS or size > remaining_bytes:
             more += 1
         else:
             shown.append(text)
-            left -= size
+            remaining_bytes -= size
     if more:
-        known = more < MOST_TAGS_COUNTED
-        shown.append(f"and {more} more" if known else f"and more than {MOST_TAGS_COUNTED} more")
+        is_exact = more < MOST_TAGS_COUNTED
+        shown.append(f"and {more} more" if is_exact else f"and more than {MOST_TAGS_COUNTED} more")
     if shown:
         lines.append(f"- Available archival memory tags: {', '.join(shown)}")
     return lines
@@ -214,9 +214,9 @@ def read_system(text: str, base: str) -> SystemParts:
     metadata = rest.partition(_CLOSE)[0]
     start, end = _around_metadata(base, "")
     if not (head.startswith(start) and text.endswith(_CLOSE + end)):
-        places = [head.rfind(f"{_SEPARATOR}<{name}>") for name in _SECTIONS]
-        place = min((place for place in places if place >= 0), default=len(head))
-        base = head[:place].removesuffix(_SEPARATOR)
+        offsets = [head.rfind(f"{_SEPARATOR}<{name}>") for name in _SECTIONS]
+        offset = min((offset for offset in offsets if offset >= 0), default=len(head))
+        base = head[:offset].removesuffix(_SEPARATOR)
         start, _ = _around_metadata(base, "")
     changed = _LAST_MODIFIED.search(metadata)
     section = head[len(start) :].removesuffix(_SEPARATOR)
@@ -233,5 +233,5 @@ def _read_archival(metadata: str) -> ArchivalStats:
     tags = [] if listed is None else listed[1].split(", ")
     more = _MORE_TAGS.fullmatch(tags[-1]) if tags else None
     hidden = 0 if more is None else int(more[2]) + (1 if more[1] else 0)
-    shown = tags if more is None else tags[:-1]
-    return ArchivalStats(0 if count is None else int(count[1]), shown, hidden)
+    tag_names = tags if more is None else tags[:-1]
+    return ArchivalStats(0 if count is None else int(count[1]), tag_names, hidden)

@@ -95,8 +95,10 @@ def compare_messages(
 def comparable(message: Message) -> Any:
     """Returns a message as a JSON value, without fields that are new in each run."""
     members = json.loads(json_of(message))
-    kept = {name: value for name, value in members.items() if name not in _OWN_OF_MESSAGES}
-    return {**kept, "parts": [_comparable_part(part) for part in members["parts"]]}
+    compared_members = {
+        name: value for name, value in members.items() if name not in _OWN_OF_MESSAGES
+    }
+    return {**compared_members, "parts": [_comparable_part(part) for part in members["parts"]]}
 
 
 def compare_values(path: str, recorded: Any, replayed: Any) -> Difference | None:
@@ -178,11 +180,11 @@ def _shown(value: Any) -> str:
 
 
 def _comparable_part(part: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in part.items() if name not in _OWN_OF_PARTS}
+    compared_members = {name: value for name, value in part.items() if name not in _OWN_OF_PARTS}
     for name in ("text", "content"):
-        if isinstance(kept.get(name), str) and kept[name].startswith("{"):
-            kept[name] = _without_time(kept[name])
-    return kept
+        if isinstance(compared_members.get(name), str) and compared_members[name].startswith("{"):
+            compared_members[name] = _without_time(compared_members[name])
+    return compared_members
 
 
 def _without_time(text: str) -> str:

@@ -93,7 +93,7 @@ class RecordedMemory:
         """Returns the same section: the recorded request was made after the files were closed."""
         return self._script.section
 
-    async def read_file(self, read: DocumentRange, max_bytes: int) -> DocumentLines:
+    async def read_file(self, document_range: DocumentRange, max_bytes: int) -> DocumentLines:
         """Raises NotFoundError: the text that the run read is in its stored input."""
         raise NotFoundError("A recording holds no files.", reason=Reason.FILE_NOT_FOUND)
 
@@ -128,8 +128,8 @@ class RecordedRecall:
         stored = self._script.recording.inputs
         if not self._script.recording.turn.reads_transcript:
             # Images are fetched before they are stored, which a replay does not do.
-            shown = [without_images(message) for message in stored]
-            self._script.check(compare_messages("inputs", shown, inputs))
+            messages_without_images = [without_images(message) for message in stored]
+            self._script.check(compare_messages("inputs", messages_without_images, inputs))
         self._add(stored)
         return BegunTurn(self._window(key.conversation_id), stored)
 
@@ -155,8 +155,8 @@ class RecordedRecall:
         summary = step.summaries[script.summarised]
         script.summarised += 1
         by_id = {message.id: message for message in self._messages}
-        kept = [by_id[kept_id] for kept_id in swap.kept_ids]
-        self._messages = [self._messages[0], summary, *kept]
+        kept_messages = [by_id[kept_id] for kept_id in swap.kept_ids]
+        self._messages = [self._messages[0], summary, *kept_messages]
         self._revision += 1
         self._count += 1
         return self._window(swap.conversation_id)
@@ -165,10 +165,10 @@ class RecordedRecall:
         """Returns the window."""
         return self._window(conversation_id)
 
-    async def evict(self, read: TranscriptRange) -> None:
+    async def evict(self, transcript_range: TranscriptRange) -> None:
         """Does nothing: a recording does not hold the window of the voice agent."""
 
-    async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
+    async def transcript(self, transcript_range: TranscriptRange) -> Sequence[Message]:
         """Returns nothing: the recording holds the input that was made from the transcript."""
         return ()
 
@@ -215,7 +215,7 @@ class RecordedTools:
     def _result(self, call: ToolCall) -> ToolResult:
         script, step = self._script, self._script.step
         calls = step.calls if step is not None else ()
-        run = next((made for made in calls if made.tool_call_id == call.id), None)
+        run = next((call_run for call_run in calls if call_run.tool_call_id == call.id), None)
         returned = _returns(step).get(call.id)
         if run is None or returned is None:
             script.differs(
@@ -247,8 +247,8 @@ class RecordedTools:
 
     def _memory_changes(self) -> bool:
         steps = self._script.recording.steps[self._script.done :]
-        shown = [step.memory for step in steps if step.request is not None]
-        return len(shown) > 1 and shown[0] != shown[1]
+        sections = [step.memory for step in steps if step.request is not None]
+        return len(sections) > 1 and sections[0] != sections[1]
 
 
 class RecordedJournal:
@@ -352,8 +352,8 @@ class RecordedModel:
             part for part in message.parts if isinstance(part, TextPart | ReasoningPart)
         ]
         request = message.approval_request
-        asked = message.tool_calls if request is None else request.calls
-        calls = tuple(map(_as_written, asked))
+        tool_calls = message.tool_calls if request is None else request.calls
+        calls = tuple(map(_as_written, tool_calls))
         last = self._script.done == len(self._script.recording.steps) - 1
         finish = FinishReason.TOOL_CALLS if calls else FinishReason.STOP
         if last and end is StopReason.MAX_TOKENS_EXCEEDED:

@@ -146,18 +146,21 @@ class Recorder:
     async def _range(
         self, conversation_id: str, agent_id: str, after: int, until: int
     ) -> Sequence[Message]:
-        read = TranscriptRange(agent_id, conversation_id, max(after, -1), until)
-        return await self._ports.recall.transcript(read)
+        transcript_range = TranscriptRange(agent_id, conversation_id, max(after, -1), until)
+        return await self._ports.recall.transcript(transcript_range)
 
     async def _system_texts(self, evidence: Evidence) -> dict[bytes, str]:
         """Returns the current and earlier system messages, by digest."""
         window = await self._ports.recall.get_window(evidence.turn.conversation_id)
         text = window.messages[0].text
-        known = {digest_of_text(text): text}
+        texts_by_digest = {digest_of_text(text): text}
         for after, change in evidence.all_changes:
-            if after in known and (before := change.undo(known[after])) is not None:
-                known.setdefault(change.before, before)
-        return known
+            if (
+                after in texts_by_digest
+                and (before := change.undo(texts_by_digest[after])) is not None
+            ):
+                texts_by_digest.setdefault(change.before, before)
+        return texts_by_digest
 
     async def _window(
         self,
@@ -258,23 +261,23 @@ def _check_tools(run_id: str, own: Sequence[Message]) -> None:
 
 def _refusals(evidence: Evidence, message_id: str) -> tuple[ModelErrorKind, ...]:
     """Returns how requests of a step were refused before the last one was sent."""
-    seen = [step for step in evidence.steps if step.message_id == message_id]
-    if any(reason.startswith(NOT_AS_ASKED) for step in seen for reason in step.restarts):
+    steps = [step for step in evidence.steps if step.message_id == message_id]
+    if any(reason.startswith(NOT_AS_ASKED) for step in steps for reason in step.restarts):
         # The last request holds the refused reply, which is not stored.
         raise not_recordable(
             evidence.turn.run_id,
-            f"in step {seen[0].number} the model was asked to correct its reply",
+            f"in step {steps[0].number} the model was asked to correct its reply",
         )
     kinds = [
         ModelErrorKind.CONTEXT_OVERFLOW if reason == TOO_LONG else ModelErrorKind.IMAGES_REFUSED
-        for step in seen
+        for step in steps
         for reason in step.restarts
         if reason == TOO_LONG or reason.startswith(WITHOUT_IMAGES)
     ]
-    if kinds and any(step.failed_over for step in seen):
+    if kinds and any(step.failed_over for step in steps):
         raise not_recordable(
             evidence.turn.run_id,
-            f"in step {seen[0].number} requests were refused, and another model was asked",
+            f"in step {steps[0].number} requests were refused, and another model was asked",
         )
     return tuple(kinds)
 
@@ -344,7 +347,7 @@ def _sent(call: ModelCallEvidence | None) -> SentRequest | None:
 
 
 def _summary_usages(evidence: Evidence) -> list[Usage]:
-    replies = {seen.message_id for seen in evidence.steps}
+    replies = {step.message_id for step in evidence.steps}
     return [call.usage for call in evidence.calls if call.message_id not in replies]
 
 
@@ -357,8 +360,10 @@ def _run_calls(evidence: Evidence, messages: Sequence[Message]) -> tuple[RunCall
             continue
         name, arguments = evidence.started.get(tool_return.tool_call_id, (tool_return.name, None))
         if arguments is None:
-            asked = (call for message in messages for call in message.tool_calls)
-            arguments = next((c.arguments for c in asked if c.id == tool_return.tool_call_id), "")
+            tool_calls = (call for message in messages for call in message.tool_calls)
+            arguments = next(
+                (c.arguments for c in tool_calls if c.id == tool_return.tool_call_id), ""
+            )
         edits, duration = evidence.finished.get(tool_return.tool_call_id, ((), 0))
         calls.append(RunCall(tool_return.tool_call_id, name, arguments, edits, duration))
     return tuple(calls)
@@ -401,7 +406,7 @@ def _system_as_found(digest: RequestDigest | None, systems: dict[bytes, str]) ->
 
 
 def _first_model(evidence: Evidence, first: RecordedStep) -> str:
-    started = [seen.model for seen in evidence.steps if seen.model]
+    started = [step.model for step in evidence.steps if step.model]
     return started[0] if started else first.model
 
 

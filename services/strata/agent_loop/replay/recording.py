@@ -1,4 +1,4 @@
-"""A recording: all data that a run received through its ports, and what it sent and stored."""
+"""A recording: all data that a run received through its ports, sent and stored."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def replay(recording: Recording, *, compares: bool = True) -> Replay:
     except (StrataError, ModelError) as error:
         summary = f"This build ends the run with an error: {error}"
         difference = Difference(script.path("request"), summary, replayed=repr(error))
-    except Exception as error:  # noqa: BLE001 - a defect of this build is what is looked for
+    except Exception as error:  # noqa: BLE001 - the replay looks for defects of this build
         summary = f"This build fails: {type(error).__name__}: {error}"
         difference = Difference(script.path("request"), summary, replayed=repr(error))
     unknown = tuple(_unknown(script)) if compares else ()

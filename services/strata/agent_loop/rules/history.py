@@ -37,7 +37,7 @@ def calls_of(messages: Iterable[Message]) -> list[Called]:
 
 
 def made_by(tool_return: ToolReturn) -> list[Called]:
-    """Returns the calls recorded in a return: the call that it answers, then those of its code.
+    """Returns the calls recorded in a return: the answered call, then the calls of its code.
 
     The outputs of nested calls are not stored. No rule needs them: tools whose output matters to a
     rule cannot be called from code.

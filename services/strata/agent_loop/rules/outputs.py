@@ -22,7 +22,7 @@ def mapped_tool(mapping: Mapping[str, str], output: Any) -> str | None:
         return mapping[output]
     values = list(_readings(output))
     for key in sorted(mapping):
-        if any(_same(wanted, value) for wanted in _readings(key) for value in values):
+        if any(_same(reading, value) for reading in _readings(key) for value in values):
             return mapping[key]
     return None
 

@@ -14,7 +14,7 @@ from strata.shared.json_text import JsonTextError, parse_json
 def merged(
     arguments: str, prefilled: Sequence[Prefilled], parameters: Mapping[str, Any]
 ) -> tuple[str, str | None]:
-    """Merges prefilled arguments into those of a call; returns them and an error text, if any.
+    """Merges prefilled arguments into a call's own; returns the result and an error text, if any.
 
     Args:
         arguments: The model's arguments: a JSON object, or empty.
@@ -45,12 +45,12 @@ def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
         return [f"they are not valid JSON ({error})"]
     if not isinstance(values, dict):
         return ["they are not a JSON object"]
-    known = parameters.get("properties", {})
+    properties = parameters.get("properties", {})
     problems = []
     for name, value in values.items():
-        if name not in known:
+        if name not in properties:
             problems.append(f"the tool has no argument {name!r}")
-        elif not _fits(value, known[name]):
+        elif not _fits(value, properties[name]):
             problems.append(f"{name!r} must not be {json.dumps(value, ensure_ascii=False)[:200]}")
     return problems
 

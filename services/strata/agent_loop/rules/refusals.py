@@ -1,6 +1,6 @@
 """First words of the returns of refused calls, by which later dispatches recognise them.
 
-The texts are those of docs/wire-format.md#refused-calls.
+docs/wire-format.md#refused-calls lists the texts.
 """
 
 from __future__ import annotations

@@ -84,14 +84,14 @@ class ToolRulesSolver:
         first = [r for r in self._of(ToolRuleType.RUN_FIRST) if r.tool_name in available]
         if not history and first:
             names = {rule.tool_name for rule in first}
-            kept = tuple(name for name in available if name in names)
-            return Allowance(kept, True, _prefilled_first(first))
-        kept, forced = tuple(available), False
+            allowed_names = tuple(name for name in available if name in names)
+            return Allowance(allowed_names, True, _prefilled_first(first))
+        allowed_names, forced = tuple(available), False
         for rule in self._rules:
-            left = _left_by(rule, history)
-            kept = tuple(name for name in kept if left(name))
+            is_left = _left_by(rule, history)
+            allowed_names = tuple(name for name in allowed_names if is_left(name))
             forced = forced or _forces(rule, history)
-        return Allowance(kept, forced and bool(kept), self._prefilled(history))
+        return Allowance(allowed_names, forced and bool(allowed_names), self._prefilled(history))
 
     def ends(self, name: str) -> bool:
         """Returns whether a call of the tool ends the run (``exit_loop``)."""
@@ -146,9 +146,11 @@ class ToolRulesSolver:
 
         Tools that the agent does not have are left out, since they cannot be called.
         """
-        done = {call.name for call in history}
-        wanted = (rule.tool_name for rule in self._of(ToolRuleType.REQUIRED_BEFORE_EXIT))
-        return [n for n in dict.fromkeys(wanted) if n in available and n not in done]
+        called_names = {call.name for call in history}
+        required_names = (rule.tool_name for rule in self._of(ToolRuleType.REQUIRED_BEFORE_EXIT))
+        return [
+            n for n in dict.fromkeys(required_names) if n in available and n not in called_names
+        ]
 
     def hints(self, name: str, history: Sequence[Called]) -> list[str]:
         """Returns the sentences of rules that a refused call may have violated.

@@ -141,15 +141,15 @@ def _contradictions(field: str, rules: Sequence[ToolRule]) -> list[FieldViolatio
 
 
 def _unknown(rule: ToolRule, toolset: ToolSet) -> Iterator[tuple[str, str]]:
-    named = [("tool_name", rule.tool_name)]
-    named += [(f"children[{index}]", child) for index, child in enumerate(rule.children)]
-    named += [
+    named_tools = [("tool_name", rule.tool_name)]
+    named_tools += [(f"children[{index}]", child) for index, child in enumerate(rule.children)]
+    named_tools += [
         (f"child_output_mapping[{key[:40]!r}]", child)
         for key, child in rule.child_output_mapping.items()
     ]
     if rule.default_child:
-        named.append(("default_child", rule.default_child))
-    for part, name in named:
+        named_tools.append(("default_child", rule.default_child))
+    for part, name in named_tools:
         if toolset.find(name) is None:
             yield part, f"{name[:64]!r} is none of the agent's tools: {', '.join(toolset.names)}"
 

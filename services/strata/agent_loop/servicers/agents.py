@@ -96,19 +96,18 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
     ) -> pb.ListAgentsResponse:
         """Lists agents by id."""
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
-        wanted = filter_from_proto(request)
-        scope = (
-            f"ListAgents {sorted(wanted.tags)} {wanted.name_contains} {sorted(wanted.agent_ids)}"
-        )
+        agent_filter = filter_from_proto(request)
+        tags, agent_ids = sorted(agent_filter.tags), sorted(agent_filter.agent_ids)
+        scope = f"ListAgents {tags} {agent_filter.name_contains} {agent_ids}"
         key = decode_page_token(scope, request.page_token, (str,))
         after = str(key[0]) if key else ""
         if request.names_only:
-            names = await self._store.names(wanted, limit + 1, after)
+            names = await self._store.names(agent_filter, limit + 1, after)
             page = Page.cut(names, limit, scope, lambda agent: (agent.id,))
             return pb.ListAgentsResponse(
                 agents=map(listed_agent_to_proto, page.rows), next_page_token=page.next_page_token
             )
-        agents = await self._store.page(wanted, limit + 1, after)
+        agents = await self._store.page(agent_filter, limit + 1, after)
         # In a thread: the largest page takes more than 20 ms.
         return await asyncio.to_thread(_listed, agents, limit, scope)
 
@@ -131,8 +130,8 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         self, request: pb.CreateConversationRequest, context: Context
     ) -> pb.CreateConversationResponse:
         """Starts another conversation."""
-        made = await self._lifecycle.start_conversation(conversation_from_proto(request))
-        return pb.CreateConversationResponse(conversation=conversation_to_proto(made))
+        conversation = await self._lifecycle.start_conversation(conversation_from_proto(request))
+        return pb.CreateConversationResponse(conversation=conversation_to_proto(conversation))
 
     async def GetConversation(
         self, request: pb.GetConversationRequest, context: Context
@@ -167,8 +166,8 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         self, request: pb.ForkConversationRequest, context: Context
     ) -> pb.ForkConversationResponse:
         """Starts a conversation with a copy of another one up to a message."""
-        made = await self._lifecycle.fork_conversation(fork_from_proto(request))
-        return pb.ForkConversationResponse(conversation=conversation_to_proto(made))
+        conversation = await self._lifecycle.fork_conversation(fork_from_proto(request))
+        return pb.ForkConversationResponse(conversation=conversation_to_proto(conversation))
 
     async def GetContextWindow(
         self, request: pb.GetContextWindowRequest, context: Context

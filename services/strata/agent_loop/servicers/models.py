@@ -39,17 +39,17 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
     ) -> pb.ListModelsResponse:
         """Lists the models of the configured endpoints, and the endpoints that do not answer."""
         keys = await self._keys.of_project()
-        listed = await self._provider.list_models(keys)
+        endpoint_models = await self._provider.list_models(keys)
         default = await self._provider.default_handle(keys)
         endpoints = {endpoint.name: endpoint for endpoint in self._provider.registry.endpoints}
         models = {
             model.handle: model
-            for answer in listed
+            for answer in endpoint_models
             for model in _models(answer, endpoints[answer.endpoint], default)
         }
         return pb.ListModelsResponse(
             models=[models[handle] for handle in sorted(models)],
-            endpoints=[_endpoint(answer, endpoints[answer.endpoint]) for answer in listed],
+            endpoints=[_endpoint(answer, endpoints[answer.endpoint]) for answer in endpoint_models],
             notice="" if default else HOW_TO_CONFIGURE,
             known_models_date=AS_OF,
         )
@@ -84,11 +84,11 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         provider, agent_id = request.provider, request.agent_id
         endpoint = self._provider.registry.endpoint_of(f"{provider}/")
         key = model_key(request, dialect_of(endpoint.type).read_key if endpoint else plain_key)
-        known = endpoint is not None
-        if key and known:
+        is_configured = endpoint is not None
+        if key and is_configured:
             await self._keys.put(self._keyring.seal(provider, agent_id, key))
         # The key of an endpoint that is no longer configured can still be deleted.
-        elif key or not (await self._keys.delete(provider, agent_id) or known):
+        elif key or not (await self._keys.delete(provider, agent_id) or is_configured):
             raise _not_configured(provider, self._provider.registry)
         return pb.PutModelKeyResponse()
 
@@ -112,11 +112,11 @@ def _models(answer: EndpointModels, endpoint: ModelEndpoint, default: str) -> li
 
 
 def _model(endpoint: ModelEndpoint, name: str, listed: int | None, default: str) -> pb.Model:
-    known = endpoint.documented_limits(name)
+    limits = endpoint.documented_limits(name)
     sources = {
         "server": listed,
         "settings": endpoint.context_window,
-        "table": known.context_window if known else None,
+        "table": limits.context_window if limits else None,
     }
     source, window = next(((who, tokens) for who, tokens in sources.items() if tokens), ("", 0))
     return pb.Model(
@@ -126,7 +126,7 @@ def _model(endpoint: ModelEndpoint, name: str, listed: int | None, default: str)
         endpoint_type=endpoint.type,
         context_window=window or 0,
         context_window_source=source,
-        max_output_tokens=known.max_output_tokens if known else 0,
+        max_output_tokens=limits.max_output_tokens if limits else 0,
         is_default=endpoint.handle(name) == default,
         images=endpoint.images,
     )

@@ -1,4 +1,4 @@
-"""UnfinishedAgentService: removes what is left of agents whose creation or deletion was cut off."""
+"""UnfinishedAgentService: removes the rest of agents whose creation or deletion was interrupted."""
 
 from __future__ import annotations
 

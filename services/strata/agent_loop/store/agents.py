@@ -161,8 +161,8 @@ _LEAVE_WITHOUT_MEMORY_AGENT = text(
     WHERE project_id = :project AND id = :tended AND memory_agent_id = :id
     """
 )
-# Answers to requests hold settings of agents, and titles of conversations. Only those of an earlier
-# release do not name the agent.
+# Answers to requests hold settings of agents, and titles of conversations. Only answers that an
+# earlier release stored do not name the agent.
 _REMOVE = text(
     f"""
     WITH removed AS (
@@ -289,27 +289,29 @@ class PostgresAgentStore:
             )
         return replace(to_agent(row), model_keys=to_keys(row))
 
-    async def page(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[Agent]:
+    async def page(self, agent_filter: AgentFilter, limit: int, after: str) -> Sequence[Agent]:
         """Lists active agents."""
-        rows = await self._listed(_PAGE, wanted, limit, after)
+        rows = await self._listed(_PAGE, agent_filter, limit, after)
         # In a thread: the largest page takes more than 20 ms.
         return await asyncio.to_thread(lambda: [to_agent(row) for row in rows])
 
-    async def names(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[ListedAgent]:
+    async def names(
+        self, agent_filter: AgentFilter, limit: int, after: str
+    ) -> Sequence[ListedAgent]:
         """Lists the names of active agents."""
-        rows = await self._listed(_NAMES, wanted, limit, after)
+        rows = await self._listed(_NAMES, agent_filter, limit, after)
         return [ListedAgent(**row) for row in rows]
 
     async def _listed(
-        self, statement: TextClause, wanted: AgentFilter, limit: int, after: str
+        self, statement: TextClause, agent_filter: AgentFilter, limit: int, after: str
     ) -> Sequence[Mapping[str, Any]]:
         async with self._database.transaction(read_only=True) as connection:
             return await _all(
                 connection,
                 statement,
-                tags=list(wanted.tags),
-                part=wanted.name_contains,
-                ids=list(wanted.agent_ids),
+                tags=list(agent_filter.tags),
+                part=agent_filter.name_contains,
+                ids=list(agent_filter.agent_ids),
                 limit=limit,
                 after=after,
             )
@@ -319,8 +321,8 @@ class PostgresAgentStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            answered = await REQUESTS.find(connection, request)
-        return to_agent(answered) if answered is not None else None
+            stored_answer = await REQUESTS.find(connection, request)
+        return to_agent(stored_answer) if stored_answer is not None else None
 
     async def update(self, patch: AgentPatch, request: RequestKey) -> Agent:
         """Changes an active agent."""
@@ -436,8 +438,8 @@ class PostgresAgentStore:
         async with self._database.transaction() as connection:
             # Locked first, so that the second of two equal requests finds the answer of the first.
             row = await _one(connection, _LOCK, id=patch.agent_id)
-            if (answered := await REQUESTS.find(connection, request)) is not None:
-                return to_agent(answered)
+            if (stored_answer := await REQUESTS.find(connection, request)) is not None:
+                return to_agent(stored_answer)
             if row is None:
                 raise agent_not_found(patch.agent_id)
             agent = to_agent(row)
@@ -459,8 +461,8 @@ class PostgresAgentStore:
         self, conversation: Conversation, request: RequestKey
     ) -> Conversation:
         async with self._database.transaction() as connection:
-            if (known := await _requested_conversation(connection, request)) is not None:
-                return known
+            if (existing := await _requested_conversation(connection, request)) is not None:
+                return existing
             row = await _one(
                 connection,
                 _INSERT_CONVERSATION,
@@ -489,9 +491,9 @@ async def _requested_conversation(
     Raises:
         AlreadyExistsError: REQUEST_ID_REUSED.
     """
-    answered = await REQUESTS.find(connection, request)
-    if answered is not None:
-        return to_conversation(answered)
+    stored_answer = await REQUESTS.find(connection, request)
+    if stored_answer is not None:
+        return to_conversation(stored_answer)
     row = await _one(connection, _REQUESTED_CONVERSATION, request=request.id)
     if row is None:
         return None
@@ -571,8 +573,8 @@ def _conversation_not_found(message: str, conversation_id: str) -> NotFoundError
     )
 
 
-def agent_not_found(wanted: str, *, key: str = "id") -> NotFoundError:
+def agent_not_found(value: str, *, key: str = "id") -> NotFoundError:
     """Returns the error for an agent that does not exist in this project."""
     return NotFoundError(
-        f"There is no agent {wanted}.", reason=Reason.AGENT_NOT_FOUND, metadata={key: wanted}
+        f"There is no agent {value}.", reason=Reason.AGENT_NOT_FOUND, metadata={key: value}
     )

@@ -209,9 +209,9 @@ class PostgresGroupStore:
         try:
             return await self._update(command, revision)
         except LostRaceError:
-            known = await self.known_group(command.request)
-            assert known is not None
-            return known
+            stored_group = await self.known_group(command.request)
+            assert stored_group is not None
+            return stored_group
 
     async def begin_run(self, group_id: str, run_id: str) -> str:
         """See `GroupStore.begin_run`."""
@@ -341,10 +341,10 @@ async def _members_of_pair(
 async def _check_agents(
     connection: AsyncConnection, manager: ManagerConfig, agent_ids: Sequence[str]
 ) -> None:
-    wanted = [*agent_ids, *filter(None, [manager.manager_agent_id])]
-    rows = await connection.execute(_ACTIVE_AGENTS, _bound(ids=wanted))
+    member_ids = [*agent_ids, *filter(None, [manager.manager_agent_id])]
+    rows = await connection.execute(_ACTIVE_AGENTS, _bound(ids=member_ids))
     active = {row.id for row in rows}
-    for agent_id in wanted:
+    for agent_id in member_ids:
         if agent_id not in active:
             raise agent_not_found(agent_id)
 
@@ -382,8 +382,10 @@ def _manager(manager: ManagerConfig) -> dict[str, Any]:
 
 
 def _group(row: Mapping[Any, Any]) -> Group:
-    stored = row["manager"]
-    settings: dict[str, Any] = json.loads(stored) if isinstance(stored, str) else dict(stored)
+    manager_fields = row["manager"]
+    settings: dict[str, Any] = (
+        json.loads(manager_fields) if isinstance(manager_fields, str) else dict(manager_fields)
+    )
     manager_agent = None
     kind = ManagerType(settings.pop("type"))
     for name in SETTINGS_OF_THE_AGENT:

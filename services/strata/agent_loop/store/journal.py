@@ -300,8 +300,8 @@ def _fence(key: JournalKey) -> dict[str, Any]:
 
 
 def _read(value: Any) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-    return read
+    parsed: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return parsed
 
 
 def _stale(key: JournalKey) -> AbortedError:

@@ -142,26 +142,26 @@ def answer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compaction(value: Any) -> CompactionSettings:
-    stored = _object(value)
-    if stored.get("model_settings") is not None:
-        stored["model_settings"] = _model(stored["model_settings"])
-    return CompactionSettings(**stored)
+    fields = _object(value)
+    if fields.get("model_settings") is not None:
+        fields["model_settings"] = _model(fields["model_settings"])
+    return CompactionSettings(**fields)
 
 
 def _model(value: Any) -> ModelConfig:
-    stored = _object(value)
-    stored["fallback_models"] = tuple(stored.get("fallback_models", ()))
-    return ModelConfig(**stored)
+    fields = _object(value)
+    fields["fallback_models"] = tuple(fields.get("fallback_models", ()))
+    return ModelConfig(**fields)
 
 
 def _object(value: Any) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-    return read
+    parsed: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return parsed
 
 
 def _array(value: Any) -> list[dict[str, Any]]:
-    read: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
-    return read
+    parsed: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
+    return parsed
 
 
 def _moment(value: datetime | str) -> datetime:

@@ -212,14 +212,14 @@ def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) ->
     Raises:
         FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
     """
-    most = limit * BYTES_PER_TOKEN
+    max_bytes = limit * BYTES_PER_TOKEN
     size = len(text.encode("utf-8", "surrogatepass"))
-    if size > most:
+    if size > max_bytes:
         raise FailedPreconditionError(
-            f"Archival memory content exceeds the limit of {most} bytes (found {size} bytes);"
+            f"Archival memory content exceeds the limit of {max_bytes} bytes (found {size} bytes);"
             " store it in parts",
             reason=Reason.TOKEN_LIMIT_EXCEEDED,
-            metadata={"limit_bytes": most, "bytes": size},
+            metadata={"limit_bytes": max_bytes, "bytes": size},
         )
     tokens = count_tokens(text)
     if tokens > limit:

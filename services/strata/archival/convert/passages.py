@@ -96,8 +96,8 @@ class PassageReader:
         wires = list(wires)
         checks = Checks()
         for index, wire in enumerate(wires):
-            place = f"{field}[{index}]" if len(wires) > 1 else field
-            _check_passage(checks, place, wire)
+            path = f"{field}[{index}]" if len(wires) > 1 else field
+            _check_passage(checks, path, wire)
         checks.done()
         return [self._passage(wire, now, principal) for wire in wires]
 
@@ -116,13 +116,13 @@ class PassageReader:
         )
 
 
-def _check_passage(checks: Checks, place: str, wire: pb.NewPassage) -> None:
-    check_text(checks, wire.text, f"{place}.text")
-    check_new_tags(checks, wire.tags, f"{place}.tags")
-    _check_metadata(checks, wire.metadata, f"{place}.metadata")
-    _check_origin(checks, wire.origin, f"{place}.origin")
-    _check_vector(checks, place, wire)
-    checks.time(wire.create_time, f"{place}.create_time")
+def _check_passage(checks: Checks, path: str, wire: pb.NewPassage) -> None:
+    check_text(checks, wire.text, f"{path}.text")
+    check_new_tags(checks, wire.tags, f"{path}.tags")
+    _check_metadata(checks, wire.metadata, f"{path}.metadata")
+    _check_origin(checks, wire.origin, f"{path}.origin")
+    _check_vector(checks, path, wire)
+    checks.time(wire.create_time, f"{path}.create_time")
 
 
 def to_change(request: pb.UpdatePassageRequest, text: NewText | None) -> PassageChange:
@@ -157,9 +157,9 @@ def check_added_tags(tags: Collection[str]) -> None:
     checks.done()
 
 
-def to_author_of_tags(sent: pb.NewPassage) -> Author:
+def to_author_of_tags(passage: pb.NewPassage) -> Author:
     """Returns the author of tags that are added because a text was sent again."""
-    return _to_author(sent.origin, "The same text was stored again with further tags.")
+    return _to_author(passage.origin, "The same text was stored again with further tags.")
 
 
 def check_change(request: pb.UpdatePassageRequest) -> None:
@@ -212,7 +212,7 @@ def to_listing(request: pb.ListPassagesRequest) -> tuple[ArchiveRef, Filter]:
     Raises:
         InvalidArgumentError: A value is wrong.
     """
-    place = to_place(request.archive_id, request.agent_id)
+    archive_ref = to_place(request.archive_id, request.agent_id)
     checks = Checks()
     check_tags(checks, request.tags, "tags")
     start = checks.optional_time(request, "start_time")
@@ -231,20 +231,20 @@ def to_listing(request: pb.ListPassagesRequest) -> tuple[ArchiveRef, Filter]:
         message_id=request.message_id,
         show_deleted=request.show_deleted,
     )
-    return place, within
+    return archive_ref, within
 
 
-def inserted_to_proto(stored: InsertedPassage) -> pb.InsertPassageResponse:
+def inserted_to_proto(inserted: InsertedPassage) -> pb.InsertPassageResponse:
     """Returns a stored passage and its near-duplicates as a response."""
-    near = stored.passage.near_duplicate_ids
+    near = inserted.passage.near_duplicate_ids
     return pb.InsertPassageResponse(
-        passage=passage_to_proto(stored.passage),
-        duplicate=stored.duplicate,
+        passage=passage_to_proto(inserted.passage),
+        duplicate=inserted.duplicate,
         near_duplicate_ids=near,
         near_duplicates=[
             pb.NearDuplicate(passage_id=passage_id, text=text, taint=labels_to_proto(taint))
             for passage_id, text, taint in zip(
-                near, stored.near_texts, stored.near_taints, strict=False
+                near, inserted.near_texts, inserted.near_taints, strict=False
             )
         ],
     )
@@ -308,15 +308,15 @@ def _to_vector(wire: pb.NewPassage) -> SuppliedVector | None:
     )
 
 
-def _check_vector(checks: Checks, place: str, wire: pb.NewPassage) -> None:
+def _check_vector(checks: Checks, path: str, wire: pb.NewPassage) -> None:
     if bool(wire.embedding) != bool(wire.embedding_model):
         problem = "must be set if, and only if, embedding is"
-        checks.fail(f"{place}.embedding_model", problem)
+        checks.fail(f"{path}.embedding_model", problem)
     elif len(wire.embedding) > MAX_DIMENSION:
-        checks.fail(f"{place}.embedding", f"must not be more than {MAX_DIMENSION} numbers")
+        checks.fail(f"{path}.embedding", f"must not be more than {MAX_DIMENSION} numbers")
     # The length of a huge vector overflows, and a tiny one underflows when it is stored.
     elif wire.embedding and not 1e-18 < _length(_numbers(wire)) < 1e18:
-        checks.fail(f"{place}.embedding", "must be finite and not all zero")
+        checks.fail(f"{path}.embedding", "must be finite and not all zero")
 
 
 def _numbers(wire: pb.NewPassage) -> npt.NDArray[np.float64]:

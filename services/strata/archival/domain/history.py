@@ -85,13 +85,15 @@ class UploadProgress:
     digest: str = ""
     complete: bool = False
 
-    def plus(self, stored: Sequence[InsertedPassage], digest: str) -> UploadProgress:
+    def plus(self, inserted: Sequence[InsertedPassage], digest: str) -> UploadProgress:
         """Returns the progress after storing more passages."""
-        duplicates = sum(item.duplicate for item in stored)
-        near = sum(bool(item.passage.near_duplicate_ids) and not item.duplicate for item in stored)
+        duplicates = sum(item.duplicate for item in inserted)
+        near = sum(
+            bool(item.passage.near_duplicate_ids) and not item.duplicate for item in inserted
+        )
         return UploadProgress(
-            self.received + len(stored),
-            self.inserted + len(stored) - duplicates,
+            self.received + len(inserted),
+            self.inserted + len(inserted) - duplicates,
             self.duplicates + duplicates,
             self.near_duplicates + near,
             digest,

@@ -37,8 +37,8 @@ class Search:
 
     def left_out_by(self, passage: Passage) -> tuple[str, ...]:
         """Returns the names of the request's fields whose conditions a passage does not meet."""
-        held = set(self.tags) & set(passage.tags)
-        enough = held if self.tag_match is TagMatch.ANY else held == set(self.tags)
+        common_tags = set(self.tags) & set(passage.tags)
+        enough = common_tags if self.tag_match is TagMatch.ANY else common_tags == set(self.tags)
         failed = {
             "tags": bool(self.tags) and not enough,
             "start_time": self.start_time is not None and passage.create_time < self.start_time,

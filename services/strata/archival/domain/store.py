@@ -114,7 +114,7 @@ class PassageStore(Protocol):
 
     async def insert(
         self,
-        place: ArchiveRef,
+        archive_ref: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
         request: RequestKey = NOT_REPEATABLE,
@@ -122,7 +122,8 @@ class PassageStore(Protocol):
         """Stores passages; the same text MUST be stored only once in an archive.
 
         Args:
-            place: The archive, or the agent whose own archive is created with its first passage.
+            archive_ref: The archive, or the agent whose own archive is created with its first
+                passage.
             passages: The passages.
             template: The agent's own archive, if it must be created.
             request: For a single passage: a repeated request MUST return the first response.
@@ -148,24 +149,24 @@ class PassageStore(Protocol):
 
     async def upload(
         self,
-        place: ArchiveRef,
+        archive_ref: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
         request: RequestKey,
-        seen: UploadProgress,
+        progress: UploadProgress,
         digest: str,
     ) -> UploadProgress:
         """Stores the next passages of an upload together with its progress.
 
-        If a concurrent stream with the same id has stored passages since `seen`, nothing is stored:
-        the caller compares them with its own by the digest of the returned progress.
+        If a concurrent stream with the same id has stored passages since `progress`, nothing is
+        stored: the caller compares them with its own by the digest of the returned progress.
 
         Args:
-            place: As for `insert`.
+            archive_ref: As for `insert`.
             passages: As for `insert`.
             template: As for `insert`.
             request: The key of the upload.
-            seen: The progress before these passages.
+            progress: The progress before these passages.
             digest: Digest of the passages up to the last of these; see `UploadProgress`.
 
         Raises:
@@ -175,7 +176,7 @@ class PassageStore(Protocol):
         """
         ...
 
-    async def complete(self, request: RequestKey, seen: UploadProgress) -> UploadProgress:
+    async def complete(self, request: RequestKey, progress: UploadProgress) -> UploadProgress:
         """Records the end of an upload; returns its progress.
 
         Raises:

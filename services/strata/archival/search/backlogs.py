@@ -48,8 +48,8 @@ class PassageBacklog:
             passages = await self._pending.load(project_id, ids)
             await self._index.write(project_id, passages)
             # Remove passages that were destroyed while they were embedded.
-            if gone := await self._pending.done(project_id, passages):
-                await self._index.remove(project_id, gone)
+            if deleted_ids := await self._pending.done(project_id, passages):
+                await self._index.remove(project_id, deleted_ids)
         return batch.has_more
 
 

@@ -45,8 +45,8 @@ class FileChunkSearch:
         source = _Chunks(self._store, self._index, query, folder_ids)
         ranked = await find(source, limit, weak=explain)
         self._seconds.observe(time.perf_counter() - started)
-        hits = [FoundChunk(stored, place.score) for stored, place in ranked if not place.weak]
-        below_floor = sum(place.weak for _, place in ranked[:limit])
+        hits = [FoundChunk(chunk, hit.score) for chunk, hit in ranked if not hit.weak]
+        below_floor = sum(hit.weak for _, hit in ranked[:limit])
         return FoundChunks(tuple(hits[:limit]), below_floor)
 
 
@@ -84,8 +84,8 @@ class _Chunks:
     async def by_words(self, limit: int) -> Sequence[tuple[StoredChunk, float]]:
         return await self._store.by_words(self._query, self._folder_ids, limit)
 
-    def id_of(self, stored: StoredChunk) -> str:
-        return stored.key
+    def id_of(self, chunk: StoredChunk) -> str:
+        return chunk.key
 
-    def bonus(self, stored: StoredChunk) -> float:
+    def bonus(self, chunk: StoredChunk) -> float:
         return 0.0

@@ -43,7 +43,7 @@ PASSAGES = Collection(
 # Passages of archives with their own model, one generation for each model. A change of the
 # default does not affect them.
 ARCHIVE_PASSAGES = Collection(name="archive-passages", fields=PASSAGES.fields, depth=PASSAGES.depth)
-# A separate collection, since word frequencies of files differ from those of passages.
+# A separate collection, since files and passages have different word frequencies.
 FILE_CHUNKS = Collection(
     name="file-chunks",
     fields={
@@ -145,18 +145,18 @@ class PassageIndex:
         Raises:
             UnavailableError: The engine or a model cannot be reached.
         """
-        gone = [passage.id for passage in passages if passage.deleted]
-        if gone:
-            await self.remove(project_id, gone)
-        kept = [passage for passage in passages if not passage.deleted]
-        if not kept:
+        deleted_ids = [passage.id for passage in passages if passage.deleted]
+        if deleted_ids:
+            await self.remove(project_id, deleted_ids)
+        present = [passage for passage in passages if not passage.deleted]
+        if not present:
             return
         # The assignments are read after the passages: see `Routes.written`.
         assignments = await self._assignments.of(
-            project_id, {passage.archive_id for passage in kept}
+            project_id, {passage.archive_id for passage in present}
         )
         groups: dict[tuple[str, ...], list[Passage]] = {}
-        for passage in kept:
+        for passage in present:
             written = assignments.get(passage.archive_id, EmbeddingAssignment()).written
             groups.setdefault(written, []).append(passage)
         for written, group in groups.items():

@@ -61,11 +61,11 @@ class PassageTexts:
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
-        stored = []
+        texts = []
         for project, passage_id in keys:
             alive = await self._alive(project, [passage_id])
-            stored += [StoredText(project, passage.id, passage.text) for passage in alive]
-        return stored
+            texts += [StoredText(project, passage.id, passage.text) for passage in alive]
+        return texts
 
     async def _alive(self, project: str, ids: Sequence[str]) -> list[Passage]:
         alive = [
@@ -114,13 +114,13 @@ class ChunkTexts:
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
-        stored = []
+        texts = []
         for project, name in keys:
             set_id, ordinal = split_key(name)
             text = await self._contents.text((project, set_id), ordinal)
             if text is not None:
-                stored.append(StoredText(project, name, text))
-        return stored
+                texts.append(StoredText(project, name, text))
+        return texts
 
 
 class ArchiveRebuild:
@@ -168,8 +168,8 @@ class ArchiveRebuild:
 
     async def settle(self, job: Reindex, batch: Batch) -> None:
         """See `Rebuildable.settle`."""
-        if gone := await self._contents.changed(batch.project_id, batch.versions):
-            await self.place(job.target).remove(batch.project_id, gone, within=[job.target])
+        if changed_ids := await self._contents.changed(batch.project_id, batch.versions):
+            await self.place(job.target).remove(batch.project_id, changed_ids, within=[job.target])
 
     async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
@@ -230,10 +230,10 @@ class ArchiveModels:
             FailedPreconditionError: ``IN_USE``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
         """
-        named = self._index.models.known(model).id if model else ""
+        model_id = self._index.models.known(model).id if model else ""
         default = await self._index.texts.routes.serving(fresh=True)
         job = await self._assignments.start(
-            archive_id, named, request_id, self._index.generation_of, default
+            archive_id, model_id, request_id, self._index.generation_of, default
         )
         self._wake()
         return job
@@ -267,7 +267,9 @@ class ArchiveModels:
         return moved
 
 
-def _batch(project: str, passages: Sequence[Passage], last: tuple[str, str], seen: int) -> Batch:
+def _batch(
+    project: str, passages: Sequence[Passage], last: tuple[str, str], read_count: int
+) -> Batch:
     entries = [entry_of(passage) for passage in passages]
     versions = {passage.id: passage.revision for passage in passages}
-    return Batch(project, entries, versions, last, seen)
+    return Batch(project, entries, versions, last, read_count)

@@ -45,8 +45,10 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
     ) -> pb.CreateArchiveResponse:
         """Creates an archive."""
         archive = convert.to_archive(request, self._models, self._clock.now())
-        stored = await self._store.create(archive, request.agent_id, convert.to_request(request))
-        return pb.CreateArchiveResponse(archive=convert.archive_to_proto(stored))
+        stored_archive = await self._store.create(
+            archive, request.agent_id, convert.to_request(request)
+        )
+        return pb.CreateArchiveResponse(archive=convert.archive_to_proto(stored_archive))
 
     async def GetArchive(
         self, request: pb.GetArchiveRequest, context: Context

@@ -160,6 +160,6 @@ class _FileUpload:
         self._held_chars += len(chunk.text)
 
     async def _store_held(self) -> None:
-        held, self._held, self._held_chars = self._held, [], 0
-        if held:
-            await self._store.add(self._set_id, held)
+        chunks, self._held, self._held_chars = self._held, [], 0
+        if chunks:
+            await self._store.add(self._set_id, chunks)

@@ -68,23 +68,27 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         self, request: pb.InsertPassageRequest, context: Context
     ) -> pb.InsertPassageResponse:
         """Stores one passage."""
-        place = convert.to_place(request.archive_id, request.agent_id)
+        archive_ref = convert.to_place(request.archive_id, request.agent_id)
         key = convert.to_request(request)
         passages = await self._to_passages([request.passage], "passage")
-        (stored,) = await self._passages.insert(place, passages, self._template(place), key)
-        if stored.duplicate:
-            stored = replace(stored, passage=await self._with_tags(stored.passage, request.passage))
+        (inserted,) = await self._passages.insert(
+            archive_ref, passages, self._template(archive_ref), key
+        )
+        if inserted.duplicate:
+            inserted = replace(
+                inserted, passage=await self._with_tags(inserted.passage, request.passage)
+            )
         self._wake()
-        return convert_passages.inserted_to_proto(stored)
+        return convert_passages.inserted_to_proto(inserted)
 
-    async def _with_tags(self, passage: Passage, sent: pb.NewPassage) -> Passage:
+    async def _with_tags(self, passage: Passage, new_passage: pb.NewPassage) -> Passage:
         """Returns a stored passage after it got the tags with which its text was sent again."""
-        tags = {*passage.tags, *sent.tags}
+        tags = {*passage.tags, *new_passage.tags}
         if len(tags) == len(passage.tags):
             return passage
         convert_passages.check_added_tags(tags)
-        author = convert_passages.to_author_of_tags(sent)
-        return await self._history.add_tags(passage.id, sent.tags, author, self._clock.now())
+        author = convert_passages.to_author_of_tags(new_passage)
+        return await self._history.add_tags(passage.id, new_passage.tags, author, self._clock.now())
 
     async def UploadPassages(
         self, request_iterator: AsyncIterator[pb.UploadPassagesRequest], context: Context
@@ -163,17 +167,19 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         self, request: pb.ListPassagesRequest, context: Context
     ) -> pb.ListPassagesResponse:
         """Lists passages, oldest first."""
-        place, within = convert_passages.to_listing(request)
-        scope = f"ListPassages {place} {within}"
+        archive_ref, within = convert_passages.to_listing(request)
+        scope = f"ListPassages {archive_ref} {within}"
         cursor = decode_page_token(scope, request.page_token, _TIME_AND_ID)
-        archives = [place.archive_id]
-        if place.agent_id:
-            archives = await self._passages.archive_ids(place.agent_id)
+        archives = [archive_ref.archive_id]
+        if archive_ref.agent_id:
+            archives = await self._passages.archive_ids(archive_ref.agent_id)
         limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
-        listed = await self._passages.page(
+        stored_page = await self._passages.page(
             replace(within, archive_ids=tuple(archives)), limit + 1, cursor
         )
-        page = Page.cut(listed, limit, scope, lambda passage: (passage.create_time, passage.id))
+        page = Page.cut(
+            stored_page, limit, scope, lambda passage: (passage.create_time, passage.id)
+        )
         # In a thread, since converting a page of 500 passages would block the event loop.
         passages = await asyncio.to_thread(convert.passages_to_proto, page.rows)
         return pb.ListPassagesResponse(passages=passages, next_page_token=page.next_page_token)
@@ -187,8 +193,8 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
 
     async def ListTags(self, request: pb.ListTagsRequest, context: Context) -> pb.ListTagsResponse:
         """Lists tags with counts."""
-        place = convert.to_place(request.archive_id, request.agent_id)
-        tags = await self._archives.tags(place.archive_id, place.agent_id)
+        archive_ref = convert.to_place(request.archive_id, request.agent_id)
+        tags = await self._archives.tags(archive_ref.archive_id, archive_ref.agent_id)
         return pb.ListTagsResponse(
             tags=[pb.TagCount(tag=tag, count=count) for tag, count in tags.items()]
         )
@@ -199,7 +205,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
             self._reader.passages, wires, field, self._clock.now(), require_caller().principal
         )
 
-    def _template(self, place: ArchiveRef) -> Archive:
+    def _template(self, archive_ref: ArchiveRef) -> Archive:
         return convert.own_archive(
-            place.agent_id, self._embedder.model_id, self._embedder.dim, self._clock.now()
+            archive_ref.agent_id, self._embedder.model_id, self._embedder.dim, self._clock.now()
         )

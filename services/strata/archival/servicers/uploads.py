@@ -41,7 +41,7 @@ class PassageUpload:
         wake: Callable[[], None],
     ) -> None:
         self._store = store
-        self._read = read
+        self._convert = read
         self._template = template
         self._wake = wake
         self._request = RequestKey()
@@ -61,15 +61,15 @@ class PassageUpload:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``.
         """
-        place: ArchiveRef | None = None
+        archive_ref: ArchiveRef | None = None
         async for message in messages:
-            if place is None:
-                place = await self._begin(message)
+            if archive_ref is None:
+                archive_ref = await self._begin(message)
             _check_size(message)
             self._skip(message.skip_count)
-            await self._store_fresh(place, message.passages)
+            await self._store_fresh(archive_ref, message.passages)
             yield self._state
-        if place is None or not self._state.received:
+        if archive_ref is None or not self._state.received:
             raise invalid_field("passages", "at least one must be sent")
         # A stream that ends before the durable position only requests the progress.
         if self._position >= self._state.received and not self._state.complete:
@@ -77,11 +77,13 @@ class PassageUpload:
         yield self._state
 
     async def _begin(self, message: pb.UploadPassagesRequest) -> ArchiveRef:
-        place = convert.to_place(message.archive_id, message.agent_id)
-        digest = sha256(f"UploadPassages\0{place.archive_id}\0{place.agent_id}".encode())
+        archive_ref = convert.to_place(message.archive_id, message.agent_id)
+        digest = sha256(
+            f"UploadPassages\0{archive_ref.archive_id}\0{archive_ref.agent_id}".encode()
+        )
         self._request = RequestKey(check_request_id(message.request_id), digest.hexdigest())
         self._state = await self._store.progress(self._request)
-        return place
+        return archive_ref
 
     def _skip(self, count: int) -> None:
         if not count:
@@ -103,16 +105,23 @@ class PassageUpload:
             self._digest = self._state.digest
         return passages[max(0, durable) :]
 
-    async def _store_fresh(self, place: ArchiveRef, passages: Sequence[pb.NewPassage]) -> None:
+    async def _store_fresh(
+        self, archive_ref: ArchiveRef, passages: Sequence[pb.NewPassage]
+    ) -> None:
         """Compares the passages that are durable, and stores the others."""
         fresh = self._compare_repeated(passages)
         while fresh:
             if self._state.complete:
                 raise request_id_reused(self._request.id)
-            read = await self._read(fresh, "passages")
+            new_passages = await self._convert(fresh, "passages")
             digest = reduce(_digest_with, fresh, self._digest)
             self._state = await self._store.upload(
-                place, read, self._template(place), self._request, self._state, digest
+                archive_ref,
+                new_passages,
+                self._template(archive_ref),
+                self._request,
+                self._state,
+                digest,
             )
             self._wake()
             # A concurrent stream with this id may have stored others, or some of them.

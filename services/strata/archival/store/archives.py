@@ -183,9 +183,9 @@ class PostgresArchiveStore:
         project = current_project()
         values = {"project": project, "request": request.id, **archive_values(archive)}
         async with self._database.transaction() as connection:
-            known = await RECEIPTS.claim(connection, request)
-            if known is not None:
-                return archive_from_json(known)
+            stored_answer = await RECEIPTS.claim(connection, request)
+            if stored_answer is not None:
+                return archive_from_json(stored_answer)
             created = await _guarded(connection, _CREATE, values, name=archive.name)
             if not created.rowcount:
                 # The receipt of the first request has expired.
@@ -236,9 +236,9 @@ class PostgresArchiveStore:
     ) -> Archive:
         """Changes an archive, or returns the stored response of a repeated request."""
         async with self._database.transaction() as connection:
-            known = await RECEIPTS.claim(connection, request)
-            if known is not None:
-                return archive_from_json(known)
+            stored_answer = await RECEIPTS.claim(connection, request)
+            if stored_answer is not None:
+                return archive_from_json(stored_answer)
             values = {
                 "project": current_project(),
                 "id": archive_id,

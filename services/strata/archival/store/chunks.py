@@ -227,9 +227,9 @@ class PostgresFileChunkStore:
             return await _find(connection, _BY_ALL_WORDS, words, folder_ids, limit)
 
     async def _discard(self, connection: AsyncConnection, set_id: str) -> None:
-        gone = [row.id for row in await connection.execute(_DISCARD, _of(set_id))]
-        if gone:
-            await _delete_chunks(connection, gone)
+        chunk_ids = [row.id for row in await connection.execute(_DISCARD, _of(set_id))]
+        if chunk_ids:
+            await _delete_chunks(connection, chunk_ids)
 
 
 @dataclass(frozen=True, slots=True)

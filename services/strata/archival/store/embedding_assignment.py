@@ -135,9 +135,9 @@ class EmbeddingAssignments:
             row = result.one_or_none()
             if row is None:
                 raise missing_archive(archive_id)
-            again = await _repeated(connection, archive_id, model, request_id)
-            if again is not None:
-                return again
+            stored_assignment = await _repeated(connection, archive_id, model, request_id)
+            if stored_assignment is not None:
+                return stored_assignment
             source = generation_of(row.own_model) if row.own_model else default
             target = generation_of(model) if model else source
             job = await insert_reindex(

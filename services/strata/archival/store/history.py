@@ -156,9 +156,9 @@ class PostgresPassageHistory:
         """Changes a passage, with its row locked."""
         async with self._database.transaction() as connection:
             row = await _lock(connection, passage_id)
-            known = await _answered(connection, row, change.request)
-            if known is not None:
-                return known
+            stored_answer = await _answered(connection, row, change.request)
+            if stored_answer is not None:
+                return stored_answer
             old = to_passage(row)
             if old.deleted:
                 raise missing_passage(passage_id)
@@ -201,9 +201,9 @@ class PostgresPassageHistory:
         """Restores a deleted passage or a version, with its row locked."""
         async with self._database.transaction() as connection:
             row = await _lock(connection, passage_id)
-            known = await _answered(connection, row, change.request)
-            if known is not None:
-                return known
+            stored_answer = await _answered(connection, row, change.request)
+            if stored_answer is not None:
+                return stored_answer
             old = to_passage(row)
             if not revision and not old.deleted:
                 return old
@@ -215,14 +215,14 @@ class PostgresPassageHistory:
     async def purge(self, passage_id: str, request: RequestKey) -> int:
         """Destroys a passage with its versions."""
         async with self._database.transaction() as connection:
-            known = await RECEIPTS.claim(connection, request)
-            if known is not None:
-                return int(known)
+            stored_answer = await RECEIPTS.claim(connection, request)
+            if stored_answer is not None:
+                return int(stored_answer)
             values = {"project": current_project(), "id": passage_id}
-            gone = (await connection.execute(_PURGE, values)).one()
-            if not gone.passages:
+            purged = (await connection.execute(_PURGE, values)).one()
+            if not purged.passages:
                 raise missing_passage(passage_id)
-            versions = int(gone.versions) + 1
+            versions = int(purged.versions) + 1
             await RECEIPTS.answer(connection, request, versions)
             return versions
 

@@ -121,7 +121,7 @@ _SAME = text(
 
 async def insert_passages(
     connection: AsyncConnection,
-    place: ArchiveRef,
+    archive_ref: ArchiveRef,
     passages: Sequence[NewPassage],
     template: Archive,
     request: RequestKey,
@@ -130,7 +130,7 @@ async def insert_passages(
 
     Args:
         connection: The transaction.
-        place: The archive, or the agent whose own archive is used.
+        archive_ref: The archive, or the agent whose own archive is used.
         passages: The passages.
         template: The agent's own archive, if it must be created.
         request: The request, for a single passage; with an empty id for several.
@@ -147,8 +147,8 @@ async def insert_passages(
     project = current_project()
     values = {
         "project": project,
-        "archive": place.archive_id,
-        "agent": place.agent_id,
+        "archive": archive_ref.archive_id,
+        "agent": archive_ref.agent_id,
         "request": request.id,
         "digest": request.digest,
     }
@@ -181,31 +181,33 @@ async def _store(
     # In a thread, since encoding a large batch would block the event loop.
     records = await asyncio.to_thread(to_records, passages, archive_id)
     rows = await connection.execute(_INSERT, {**values, "records": records})
-    added = {row.id: row for row in rows}
-    if not all(row.archive_exists for row in added.values()):
+    rows_by_id = {row.id: row for row in rows}
+    if not all(row.archive_exists for row in rows_by_id.values()):
         # It was deleted after it was read.
         raise missing_agent(values["agent"]) if values["agent"] else missing_archive(archive_id)
-    if request.id and not added:
+    if request.id and not rows_by_id:
         # A concurrent call with the same id may have stored a passage since the first look.
         row = (await connection.execute(_RESOLVE, values)).one()
         if row.id is not None:
             return [_repeated(row, passages, request)]
-    known = await same_texts(
-        connection, archive_id, [item.content_hash for item in passages if item.id not in added]
+    stored_ids = await same_texts(
+        connection,
+        archive_id,
+        [item.content_hash for item in passages if item.id not in rows_by_id],
     )
-    stored = []
+    inserted = []
     for item in passages:
-        if item.id in added:
-            row = added[item.id]
+        if item.id in rows_by_id:
+            row = rows_by_id[item.id]
             passage = _as_stored(item, archive_id, tuple(row.near_ids))
             taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
-            stored.append(InsertedPassage(passage, False, tuple(row.near_texts), taints))
-        elif item.content_hash in known:
-            stored.append(InsertedPassage(known[item.content_hash], duplicate=True))
+            inserted.append(InsertedPassage(passage, False, tuple(row.near_texts), taints))
+        elif item.content_hash in stored_ids:
+            inserted.append(InsertedPassage(stored_ids[item.content_hash], duplicate=True))
         else:
             # The conflicting passage was deleted concurrently.
             raise UnavailableError("Send the passages again.", retry_after=0.0)
-    return stored
+    return inserted
 
 
 async def _own_archive(
@@ -213,11 +215,11 @@ async def _own_archive(
 ) -> Row[Any]:
     if values["archive"]:
         raise missing_archive(values["archive"])
-    made = {**archive_values(template), "project": values["project"], "request": ""}
+    archive_parameters = {**archive_values(template), "project": values["project"], "request": ""}
     # Another archive may have the name.
     for name in (template.name, f"{template.name} ({template.id})"):
         try:
-            await connection.execute(_OWN_ARCHIVE, {**made, "name": name})
+            await connection.execute(_OWN_ARCHIVE, {**archive_parameters, "name": name})
         except IntegrityError as error:
             if is_unknown_agent(error):
                 raise missing_agent(values["agent"]) from error
@@ -248,28 +250,28 @@ def _check_passages(archive: Row[Any], passages: Sequence[NewPassage]) -> None:
     """
     violations = []
     for index, item in enumerate(passages):
-        place = f"passages[{index}]" if len(passages) > 1 else "passage"
+        path = f"passages[{index}]" if len(passages) > 1 else "passage"
         age = (archive.now - item.create_time).total_seconds()
         if archive.time_to_live and age >= archive.time_to_live:
             problem = (
                 f"is older than the {archive.time_to_live} seconds that the archive keeps passages"
             )
-            violations.append(FieldViolation(f"{place}.create_time", problem))
+            violations.append(FieldViolation(f"{path}.create_time", problem))
         if item.vector is None:
             continue
         if item.vector.model != archive.model:
             problem = f"must be {archive.model!r}, the model of the archive"
-            violations.append(FieldViolation(f"{place}.embedding_model", problem))
+            violations.append(FieldViolation(f"{path}.embedding_model", problem))
         elif item.vector.dim != archive.dim:
             problem = f"must have {archive.dim} numbers, the dimension of the archive"
-            violations.append(FieldViolation(f"{place}.embedding", problem))
+            violations.append(FieldViolation(f"{path}.embedding", problem))
     if violations:
         raise InvalidArgumentError(
             "The archive cannot hold these passages.", violations=violations[:_MOST_VIOLATIONS]
         )
 
 
-def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passage:
+def _as_stored(new: NewPassage, archive_id: str, near_duplicate_ids: tuple[str, ...]) -> Passage:
     return Passage(
         id=new.id,
         archive_id=archive_id,
@@ -282,7 +284,7 @@ def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passa
         indexed=False,
         create_time=new.create_time,
         update_time=new.store_time,
-        near_duplicate_ids=near,
+        near_duplicate_ids=near_duplicate_ids,
     )
 
 

@@ -66,60 +66,62 @@ class PostgresPassageStore:
 
     async def insert(
         self,
-        place: ArchiveRef,
+        archive_ref: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
         request: RequestKey = NOT_REPEATABLE,
     ) -> list[InsertedPassage]:
         """Stores passages; creates the agent's own archive if needed."""
         async with self._database.transaction() as connection:
-            return await insert_passages(connection, place, passages, template, request)
+            return await insert_passages(connection, archive_ref, passages, template, request)
 
     async def progress(self, request: RequestKey) -> UploadProgress:
         """Returns the stored progress of an upload."""
         if not request.id:
             return UploadProgress()
         async with self._database.transaction(read_only=True) as connection:
-            known = await RECEIPTS.find(connection, request)
-        return UploadProgress() if known is None else _progress_from_json(known)
+            stored_answer = await RECEIPTS.find(connection, request)
+        return UploadProgress() if stored_answer is None else _progress_from_json(stored_answer)
 
     async def upload(
         self,
-        place: ArchiveRef,
+        archive_ref: ArchiveRef,
         passages: Sequence[NewPassage],
         template: Archive,
         request: RequestKey,
-        seen: UploadProgress,
+        progress: UploadProgress,
         digest: str,
     ) -> UploadProgress:
         """Stores the next passages of an upload, unless a concurrent stream has stored some."""
         async with self._database.transaction() as connection:
-            state = await self._state(connection, request, seen)
-            if state.received > seen.received:
+            state = await self._state(connection, request, progress)
+            if state.received > progress.received:
                 return state
             if state.complete:
                 raise request_id_reused(request.id)
-            stored = await insert_passages(connection, place, passages, template, NOT_REPEATABLE)
-            state = state.plus(stored, digest)
+            inserted = await insert_passages(
+                connection, archive_ref, passages, template, NOT_REPEATABLE
+            )
+            state = state.plus(inserted, digest)
             await RECEIPTS.answer(connection, request, _progress_to_json(state))
             return state
 
-    async def complete(self, request: RequestKey, seen: UploadProgress) -> UploadProgress:
+    async def complete(self, request: RequestKey, progress: UploadProgress) -> UploadProgress:
         """Records the end of an upload."""
         async with self._database.transaction() as connection:
-            state = await self._state(connection, request, seen)
-            done = replace(state, complete=True)
-            await RECEIPTS.answer(connection, request, _progress_to_json(done))
-            return done
+            state = await self._state(connection, request, progress)
+            completed = replace(state, complete=True)
+            await RECEIPTS.answer(connection, request, _progress_to_json(completed))
+            return completed
 
     async def _state(
-        self, connection: AsyncConnection, request: RequestKey, seen: UploadProgress
+        self, connection: AsyncConnection, request: RequestKey, progress: UploadProgress
     ) -> UploadProgress:
         if not request.id:
-            return seen
-        known = await RECEIPTS.claim(connection, request, lock=True)
-        state = UploadProgress() if known is None else _progress_from_json(known)
-        if state.received < seen.received:
+            return progress
+        stored_answer = await RECEIPTS.claim(connection, request, lock=True)
+        state = UploadProgress() if stored_answer is None else _progress_from_json(stored_answer)
+        if state.received < progress.received:
             raise UnavailableError(
                 "The progress of this upload has expired: send it again.", retry_after=0.0
             )
@@ -290,8 +292,8 @@ def _progress_to_json(progress: UploadProgress) -> dict[str, Any]:
     return values
 
 
-def _progress_from_json(stored: dict[str, Any]) -> UploadProgress:
-    values = dict(stored)
+def _progress_from_json(fields: dict[str, Any]) -> UploadProgress:
+    values = dict(fields)
     return UploadProgress(digest=values.pop("said"), **values)
 
 

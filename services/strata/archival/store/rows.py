@@ -81,7 +81,7 @@ _ARCHIVE = (
     "create_time",
     "update_time",
 )
-# The columns that are stored too; what is read of them depends on other rows.
+# Further columns that are stored; their values in a response depend on other rows.
 _COMPUTED = ("embedding_model", "embedding_dim", "passage_count")
 # The cutoff is computed beforehand, because with row security an expression with a column cannot
 # use the index.
@@ -196,14 +196,14 @@ def archive_to_json(archive: Archive) -> dict[str, Any]:
     }
 
 
-def archive_from_json(stored: dict[str, Any]) -> Archive:
+def archive_from_json(fields: dict[str, Any]) -> Archive:
     """Returns the archive of a receipt."""
     return Archive(
         **{
-            **stored,
-            "create_time": datetime.fromisoformat(stored["create_time"]),
-            "update_time": datetime.fromisoformat(stored["update_time"]),
-            "agent_ids": tuple(stored["agent_ids"]),
+            **fields,
+            "create_time": datetime.fromisoformat(fields["create_time"]),
+            "update_time": datetime.fromisoformat(fields["update_time"]),
+            "agent_ids": tuple(fields["agent_ids"]),
         }
     )
 
@@ -280,8 +280,8 @@ def change_to_json(
         author: The author.
         taint: The taint labels of the passage after it, if they differ from the author's.
     """
-    kept = {"taint": taint} if taint else {}
-    return kept | {
+    fields = {"taint": taint} if taint else {}
+    return fields | {
         "operation": operation,
         "principal": author.principal,
         "origin": origin_to_json(author.origin),
@@ -292,38 +292,38 @@ def change_to_json(
 def origin_to_json(origin: Origin) -> dict[str, Any]:
     """Returns the JSON of an origin; ``taint`` is present only if it is not empty."""
     # `asdict` is ten times as slow, since it copies each text.
-    kept: dict[str, Any] = {name: getattr(origin, name) for name in _ORIGIN}
-    return kept | {"taint": origin.taint} if origin.taint else kept
+    fields: dict[str, Any] = {name: getattr(origin, name) for name in _ORIGIN}
+    return fields | {"taint": origin.taint} if origin.taint else fields
 
 
-def origin_from_json(kept: Any) -> Origin:
+def origin_from_json(fields: Any) -> Origin:
     """Returns the origin of a stored form."""
-    values = dict(from_json(kept))
+    values = dict(from_json(fields))
     return Origin(**{**values, "taint": tuple(values.get("taint", ()))})
 
 
-def taint_of_change(kept: Any, origin: Origin) -> tuple[str, ...]:
+def taint_of_change(fields: Any, origin: Origin) -> tuple[str, ...]:
     """Returns the taint labels of a version.
 
     Args:
-        kept: The JSON of `change_to_json`; empty for versions older than that column.
+        fields: The JSON of `change_to_json`; empty for versions older than that column.
         origin: The origin of the passage.
     """
-    change = from_json(kept)
+    change = from_json(fields)
     if not change:
         return origin.taint
     return tuple(change.get("taint", change["origin"].get("taint", ())))
 
 
-def change_from_json(kept: Any, revision: int, origin: Origin) -> tuple[Operation, Author]:
+def change_from_json(fields: Any, revision: int, origin: Origin) -> tuple[Operation, Author]:
     """Returns operation and author of a version.
 
     Args:
-        kept: The JSON of `change_to_json`; empty for versions older than that column.
+        fields: The JSON of `change_to_json`; empty for versions older than that column.
         revision: The revision of the version.
         origin: The origin of the passage, used for a first version without JSON.
     """
-    change = from_json(kept)
+    change = from_json(fields)
     if not change:
         first = revision == 1
         operation = Operation.INSERT if first else Operation.UPDATE

@@ -319,8 +319,8 @@ def _check_texts(checks: Checks, message: pb.EditBlockRequest, verb: str) -> Non
     """Checks the texts of the verb, and that a rename has a new label or description."""
     for field, value in getattr(message, verb).ListFields():
         if isinstance(value, str):
-            most = {"description": MAX_DESCRIPTION_CHARS, "new_label": MAX_NAME_CHARS}
-            checks.text(value, f"{verb}.{field.name}", most=most.get(field.name, MAX_LIMIT))
+            max_chars = {"description": MAX_DESCRIPTION_CHARS, "new_label": MAX_NAME_CHARS}
+            checks.text(value, f"{verb}.{field.name}", most=max_chars.get(field.name, MAX_LIMIT))
     if verb == "rename" and not message.rename.ListFields():
         checks.fail("rename", "needs a new label or a new description")
 

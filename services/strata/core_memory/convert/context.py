@@ -84,9 +84,9 @@ def to_fit(message: context_pb.CloseFilesToFitRequest) -> tuple[CompileQuery, in
     checks = Checks()
     if message.compile.if_revision or message.compile.HasField("as_of_time"):
         checks.fail("compile", "must set neither if_revision nor as_of_time")
-    most = checks.number(message.max_bytes, "max_bytes", least=0, most=2**62)
+    max_bytes = checks.number(message.max_bytes, "max_bytes", least=0, most=2**62)
     checks.done()
-    return to_compile(message.compile), most, message.preview
+    return to_compile(message.compile), max_bytes, message.preview
 
 
 def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:

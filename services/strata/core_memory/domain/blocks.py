@@ -223,8 +223,8 @@ def next_revision(block: Block, now: datetime) -> Block:
 
 def deleted_block(block: Block, now: datetime) -> Block:
     """Returns the last revision of a block: deleted and detached from all agents."""
-    ended = next_revision(block, now)
-    return replace(ended, delete_time=ended.update_time, agent_ids=())
+    deleted = next_revision(block, now)
+    return replace(deleted, delete_time=deleted.update_time, agent_ids=())
 
 
 def default_description(label: str) -> str:

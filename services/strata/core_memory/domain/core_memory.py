@@ -340,14 +340,16 @@ class CoreMemory:
         async def work(unit: Unit) -> Released:
             now = self._clock.now()
             had = await unit.detach_all(command.agent_id, now)
-            ended = [deleted_block(block, now) for block in await unit.made_for(command.agent_id)]
-            if ended:
+            deleted_blocks = [
+                deleted_block(block, now) for block in await unit.made_for(command.agent_id)
+            ]
+            if deleted_blocks:
                 changes = [
                     (block, _authorship(DELETE, command.actor, block.update_time))
-                    for block in ended
+                    for block in deleted_blocks
                 ]
                 await unit.update_all(changes, response=b"")
-            return Released(len(ended), len(had - {block.id for block in ended}))
+            return Released(len(deleted_blocks), len(had - {block.id for block in deleted_blocks}))
 
         return await self._store.mutate(RequestKey(), work)
 

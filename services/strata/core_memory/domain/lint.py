@@ -36,7 +36,7 @@ class LintRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem, for a person to look at.
+    """One problem, for a person to check.
 
     Attributes:
         line: Line number, from 1; 0 for the whole block.
@@ -68,11 +68,11 @@ def lint(blocks: Sequence[Block]) -> list[Finding]:
 
 
 class _Linter:
-    """Checks blocks one after another and remembers their lines, to find duplicates."""
+    """Checks blocks one after another and collects their lines, to find duplicates."""
 
     def __init__(self) -> None:
         # By text of the line: label and line number of its first occurrence.
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._first_lines: dict[str, tuple[str, int]] = {}
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields the findings for a block; its lines are also compared with earlier blocks."""
@@ -112,7 +112,7 @@ class _Linter:
         key = line.plain
         if line.heading or len(key) < _SHORTEST_DUPLICATE or not any(map(str.isalpha, key)):
             return None
-        label, number = self._seen.setdefault(key, (block.label, line.number))
+        label, number = self._first_lines.setdefault(key, (block.label, line.number))
         if (label, number) == (block.label, line.number):
             return None
         where = f"line {number}" if label == block.label else f"line {number} of block '{label}'"

@@ -24,8 +24,8 @@ def marked(before: Block | None, after: Block, mark: Iterable[str]) -> Block:
     """
     if after == before:
         return after
-    kept = () if before is None else before.taint
-    return replace(after, taint=taint_of(kept, mark))
+    earlier_taint = () if before is None else before.taint
+    return replace(after, taint=taint_of(earlier_taint, mark))
 
 
 def undone(block: Block, before: Version) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from strata.core_memory.files.domain.files import (
     UploadHeader,
 )
 from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
+from strata.core_memory.files.domain.lines import ReadQuery
 from strata.core_memory.files.domain.search import FileFindings, FileQuery
 from strata.shared.checks import Checks
 from strata.shared.convert.enums import EnumTable
@@ -234,8 +235,8 @@ def to_grep(message: pb.GrepFilesRequest) -> GrepQuery:
     )
 
 
-def to_read(message: pb.ReadFileRequest) -> tuple[str, str, int, int, str]:
-    """Returns agent, file, first line, bytes and hash of a ReadFile request."""
+def to_read(message: pb.ReadFileRequest) -> ReadQuery:
+    """Returns the query of a ReadFile request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
     checks.id(message.file_id, "file", "file_id")
@@ -243,8 +244,13 @@ def to_read(message: pb.ReadFileRequest) -> tuple[str, str, int, int, str]:
     checks.text(message.content_hash, "content_hash", most=_HASH_DIGITS)
     checks.number(message.max_bytes, "max_bytes", least=0, most=MAX_READ_BYTES)
     checks.done()
-    first_line, max_bytes = message.first_line or 1, message.max_bytes or _DEFAULT_READ_BYTES
-    return message.agent_id, message.file_id, first_line, max_bytes, message.content_hash
+    return ReadQuery(
+        agent_id=message.agent_id,
+        file_id=message.file_id,
+        first_line=message.first_line or 1,
+        max_bytes=message.max_bytes or _DEFAULT_READ_BYTES,
+        content_hash=message.content_hash,
+    )
 
 
 def to_search(message: pb.SearchFilesRequest) -> FileQuery:

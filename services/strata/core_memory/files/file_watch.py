@@ -22,15 +22,15 @@ async def watch(files: FileStore, file_id: str) -> AsyncIterator[File]:
     Raises:
         NotFoundError: It does not exist, or was deleted (``FILE_NOT_FOUND``).
     """
-    seen: File | None = None
+    last_file: File | None = None
     pause = _FIRST_PAUSE_S
     while True:
         file = await files.get(file_id)
         if file is None:
             raise file_not_found(file_id)
-        if file != seen:
+        if file != last_file:
             yield file
-            seen, pause = file, _FIRST_PAUSE_S
+            last_file, pause = file, _FIRST_PAUSE_S
         if file.state.is_final:
             return
         await asyncio.sleep(pause)

@@ -73,9 +73,9 @@ class Windows:
                 replace(request, file_name=name)
                 for request, name in zip(command.requests, names, strict=True)
             )
-            named = replace(command, requests=requests)
-            check_requests(named)
-            return lambda files, windows: plan_opening(named, files, windows, self._clock.now())
+            corrected = replace(command, requests=requests)
+            check_requests(corrected)
+            return lambda files, windows: plan_opening(corrected, files, windows, self._clock.now())
 
         def check(use: PromptUse, opening: WindowPlan) -> None:
             check_space(use, opening, command.max_bytes)
@@ -93,20 +93,24 @@ class Windows:
             folder_id: The folder.
             count: Maximum of files.
         """
-        known = await self._store.prompt_limit(agent_id)
-        if not known.max_open:
-            known = replace(known, max_open=max(DEFAULT_MAX_OPEN, count))
-        names = await self._store.first_names(agent_id, folder_id, min(count, known.max_open))
+        prompt_limit = await self._store.prompt_limit(agent_id)
+        if not prompt_limit.max_open:
+            prompt_limit = replace(prompt_limit, max_open=max(DEFAULT_MAX_OPEN, count))
+        names = await self._store.first_names(
+            agent_id, folder_id, min(count, prompt_limit.max_open)
+        )
         while names:
             try:
-                await self._open_some(agent_id, names, known)
+                await self._open_some(agent_id, names, prompt_limit)
             except NoSpaceError as error:
                 names = names[: min(error.fitting, len(names) - 1)]
             else:
                 return
 
-    async def _open_some(self, agent_id: str, names: Sequence[str], known: PromptLimit) -> None:
-        opening = OpenWindows(agent_id, (), max_open=0, view_chars=0).within(known)
+    async def _open_some(
+        self, agent_id: str, names: Sequence[str], prompt_limit: PromptLimit
+    ) -> None:
+        opening = OpenWindows(agent_id, (), max_open=0, view_chars=0).within(prompt_limit)
 
         def decide(files: Mapping[str, AttachedFile], windows: Sequence[FileWindow]) -> WindowPlan:
             # Skip files that were deleted meanwhile.

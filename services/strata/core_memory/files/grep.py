@@ -16,6 +16,7 @@ from strata.core_memory.files.domain.grep import (
     GrepFile,
     GrepPage,
     GrepQuery,
+    SearchedPage,
     Survey,
     TextStore,
     check_query,
@@ -54,7 +55,7 @@ class Grep:
         self._store = store
         self._windows = windows
         self._clock = clock
-        self._places = FairSlots(_AT_ONCE, "searches of files by pattern")
+        self._slots = FairSlots(_AT_ONCE, "searches of files by pattern")
 
     async def search(self, query: GrepQuery) -> GrepPage:
         """Returns a page of the matches in the agent's files, in order of name and line.
@@ -67,7 +68,7 @@ class Grep:
         check_query(query)
         pattern, is_included = LinePattern(query.pattern), name_filter(query.include)
         files, total_files = await self._files(query.agent_id, is_included)
-        async with self._places.slot():
+        async with self._slots.slot():
             survey = await self._survey(files, pattern)
         report = report_of(query, files, survey, total_files)
         lines = await self._lines(query, files, report.hits)
@@ -133,7 +134,7 @@ class Grep:
         while True:
             pages = await self._store.grep_pages(keys, after, count)
             hits = await _in_thread(pattern, pages, MAX_MATCHES - len(survey.hits), expired)
-            survey.hits += [(group[ordinal], line) for ordinal, line in hits]
+            survey.hits += [(group[content_index], line) for content_index, line in hits]
             if expired():
                 survey.stopped = (
                     "The search ran out of time before the last file; use include or a "
@@ -141,50 +142,50 @@ class Grep:
                 )
             if survey.is_full or survey.stopped or len(pages) < count:
                 return
-            after = pages[-1][:2]
+            after = (pages[-1].content_index, pages[-1].page)
 
     async def _touch(self, agent_id: str, files: Sequence[GrepFile], survey: Survey) -> None:
-        used = {files[index].id for index, _ in survey.hits if files[index].is_open}
-        if used:
-            await self._windows.touch(agent_id, sorted(used), self._clock.now())
+        open_file_ids = {files[index].id for index, _ in survey.hits if files[index].is_open}
+        if open_file_ids:
+            await self._windows.touch(agent_id, sorted(open_file_ids), self._clock.now())
 
     def _timer(self) -> Callable[[], bool]:
         """Returns a function that is True once the time is over, early enough to reply."""
         seconds, deadline = MAX_SECONDS, context.current().deadline
         if deadline is not None:
-            left = deadline - asyncio.get_running_loop().time()
-            seconds = min(seconds, max(left - _REPLY_SECONDS, left / 2))
+            remaining_s = deadline - asyncio.get_running_loop().time()
+            seconds = min(seconds, max(remaining_s - _REPLY_SECONDS, remaining_s / 2))
         end = self._clock.monotonic() + seconds
         return lambda: self._clock.monotonic() >= end
 
 
 async def _in_thread(
     pattern: LinePattern,
-    pages: Sequence[tuple[int, int, int, str]],
+    pages: Sequence[SearchedPage],
     limit: int,
     expired: Callable[[], bool],
 ) -> list[tuple[int, int]]:
-    given_up = False
+    cancelled = False
 
     def search() -> list[tuple[int, int]]:
-        return list(islice(_hits(pattern, pages, limit, lambda: given_up or expired()), limit))
+        return list(islice(_hits(pattern, pages, limit, lambda: cancelled or expired()), limit))
 
     try:
         return await asyncio.to_thread(search)
     finally:
         # A thread cannot be cancelled, so it polls this.
-        given_up = True
+        cancelled = True
 
 
 def _hits(
     pattern: LinePattern,
-    pages: Sequence[tuple[int, int, int, str]],
+    pages: Sequence[SearchedPage],
     limit: int,
     expired: Callable[[], bool],
 ) -> Iterator[tuple[int, int]]:
-    for ordinal, _, first_line, text in pages:
-        for line in pattern.lines(text, limit=limit, expired=expired):
-            yield ordinal, first_line + line
+    for page in pages:
+        for line in pattern.lines(page.text, limit=limit, expired=expired):
+            yield page.content_index, page.first_line + line
 
 
 def _groups(files: Sequence[GrepFile], survey: Survey) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""Runs work under a lease that is renewed meanwhile."""
+"""Runs work under a lease, and renews the lease until the work ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LeaseLostError(Exception):
 async def while_held(
     work: Coroutine[Any, Any, None], hold: Callable[[], Awaitable[bool]], lease: float
 ) -> None:
-    """Runs `work` and renews its lease meanwhile.
+    """Runs `work` and renews its lease until it ends.
 
     Args:
         work: The work; cancelled when the lease is lost.

@@ -42,9 +42,9 @@ class FileSearch:
         scope = await self._store.scope(query.agent_id, MAX_FOLDERS)
         if not scope.folder_ids:
             return FileFindings((), "No files are currently attached to search", 0)
-        wanted = min(limit + _SPARE, MAX_LIMIT)
+        requested = min(limit + _SPARE, MAX_LIMIT)
         result = await self._index.search(
-            scope.folder_ids, query.query, wanted, explain=query.explain
+            scope.folder_ids, query.query, requested, explain=query.explain
         )
         hits = await self._named(query.agent_id, result.hits, limit)
         message = message_of(query, hits, scope.unindexed_files)
@@ -57,10 +57,10 @@ class FileSearch:
         if not hits:
             return ()
         names = await self._store.names_of(agent_id, sorted({hit.file_id for hit in hits}))
-        kept = [hit for hit in hits if hit.file_id in names][:limit]
-        if kept:
-            used = sorted({hit.file_id for hit in kept})
-            await self._store.touch(agent_id, used, self._clock.now())
+        attached_hits = [hit for hit in hits if hit.file_id in names][:limit]
+        if attached_hits:
+            file_ids = sorted({hit.file_id for hit in attached_hits})
+            await self._store.touch(agent_id, file_ids, self._clock.now())
         return tuple(
             FileHit(
                 file_name=names[hit.file_id],
@@ -69,5 +69,5 @@ class FileSearch:
                 text=hit.chunk.text,
                 score=hit.score,
             )
-            for hit in kept
+            for hit in attached_hits
         )

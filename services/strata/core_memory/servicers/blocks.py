@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -26,7 +27,6 @@ Context = Any
 MAX_PAGE_SIZE = 500
 MAX_BLAMED_LINES = 10_000
 
-CommandT = TypeVar("CommandT")
 ResultT = TypeVar("ResultT")
 ReplyT = TypeVar("ReplyT", bound=Message)
 
@@ -45,10 +45,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Creates a block."""
         return await _once(
             request,
-            convert.to_create(request),
-            self._memory.create,
-            lambda block: pb.CreateBlockResponse(block=convert.block_to_proto(block)),
+            partial(self._memory.create, convert.to_create(request)),
             pb.CreateBlockResponse,
+            lambda block: pb.CreateBlockResponse(block=convert.block_to_proto(block)),
         )
 
     async def GetBlock(self, request: pb.GetBlockRequest, context: Context) -> pb.GetBlockResponse:
@@ -83,10 +82,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Changes a block."""
         return await _once(
             request,
-            convert.to_update(request),
-            self._memory.update,
-            convert.updated_to_proto,
+            partial(self._memory.update, convert.to_update(request)),
             pb.UpdateBlockResponse,
+            convert.updated_to_proto,
         )
 
     async def DeleteBlock(
@@ -95,10 +93,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Deletes a block."""
         return await _once(
             request,
-            convert.to_delete(request),
-            self._memory.delete,
-            lambda _: pb.DeleteBlockResponse(),
+            partial(self._memory.delete, convert.to_delete(request)),
             pb.DeleteBlockResponse,
+            lambda _: pb.DeleteBlockResponse(),
         )
 
     async def AttachBlock(
@@ -107,10 +104,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Attaches a block to an agent."""
         return await _once(
             request,
-            convert.to_attachment(request),
-            self._memory.attach,
-            lambda block: pb.AttachBlockResponse(block=convert.block_to_proto(block)),
+            partial(self._memory.attach, convert.to_attachment(request)),
             pb.AttachBlockResponse,
+            lambda block: pb.AttachBlockResponse(block=convert.block_to_proto(block)),
         )
 
     async def DetachBlock(
@@ -119,10 +115,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Detaches a block from an agent."""
         return await _once(
             request,
-            convert.to_attachment(request),
-            self._memory.detach,
-            lambda _: pb.DetachBlockResponse(),
+            partial(self._memory.detach, convert.to_attachment(request)),
             pb.DetachBlockResponse,
+            lambda _: pb.DetachBlockResponse(),
         )
 
     async def EditBlock(
@@ -131,10 +126,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Applies a memory verb."""
         return await _once(
             request,
-            convert.to_edit_block(request),
-            self._memory.edit,
-            convert.edited_to_proto,
+            partial(self._memory.edit, convert.to_edit_block(request)),
             pb.EditBlockResponse,
+            convert.edited_to_proto,
         )
 
     async def ListBlockVersions(
@@ -186,10 +180,9 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Undoes edits."""
         return await _once(
             request,
-            history.to_revert(request),
-            self._memory.revert,
-            history.reverted_to_proto,
+            partial(self._memory.revert, history.to_revert(request)),
             pb.RevertBlockResponse,
+            history.reverted_to_proto,
         )
 
     async def RenderMemory(
@@ -217,20 +210,19 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
 
 async def _once(
     request: convert.Mutation,
-    command: CommandT,
-    action: Callable[[CommandT, Receipt[ResultT]], Awaitable[ResultT]],
-    reply: Callable[[ResultT], ReplyT],
-    reply_type: type[ReplyT],
+    action: Callable[[Receipt[ResultT]], Awaitable[ResultT]],
+    response_type: type[ReplyT],
+    to_response: Callable[[ResultT], ReplyT],
 ) -> ReplyT:
     """Runs a mutation, or returns the stored response of a repeated request."""
     receipt: Receipt[ResultT] = Receipt(
-        convert.to_request(reply_type.__name__, request),
-        lambda result: reply(result).SerializeToString(),
+        convert.to_request(response_type.__name__, request),
+        lambda result: to_response(result).SerializeToString(),
     )
     try:
-        return reply(await action(command, receipt))
+        return to_response(await action(receipt))
     except ReplayedError as replayed:
-        return reply_type.FromString(replayed.response)
+        return response_type.FromString(replayed.response)
 
 
 def _blocks(blocks: Any, token: str) -> pb.ListBlocksResponse:

@@ -35,11 +35,11 @@ class ContextServicer(context_grpc.ContextServiceServicer):
         self, request: context_pb.CloseFilesToFitRequest, context: Context
     ) -> context_pb.CloseFilesToFitResponse:
         """Closes files until the memory section fits, and renders it."""
-        query, most, preview = convert.to_fit(request)
+        query, max_bytes, preview = convert.to_fit(request)
         compiled = await compile_memory(self._store, query)
         closed: list[str] = []
-        if compiled.size > most:
-            excess = compiled.size - most
+        if compiled.size > max_bytes:
+            excess = compiled.size - max_bytes
             closed = await self._windows.close_to_fit(
                 query.agent_id, query.limits, excess, preview=preview
             )

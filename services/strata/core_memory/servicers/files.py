@@ -221,12 +221,12 @@ class FileServicer(pb_grpc.FileServiceServicer):
 
     async def ReadFile(self, request: pb.ReadFileRequest, context: Context) -> pb.ReadFileResponse:
         """Returns lines of a file of an agent."""
-        read = await self._lines.read(*convert.to_read(request))
+        result = await self._lines.read(convert.to_read(request))
         return pb.ReadFileResponse(
-            file_name=read.file.name,
-            lines=read.lines,
-            left_out_chars=read.left_out_chars,
-            line_count=read.file.line_count,
+            file_name=result.file.name,
+            lines=result.lines,
+            left_out_chars=result.left_out_chars,
+            line_count=result.file.line_count,
         )
 
     async def SearchFiles(

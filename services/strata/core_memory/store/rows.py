@@ -169,7 +169,7 @@ def _record(block: Block, authorship: Authorship) -> dict[str, Any]:
     }
 
 
-def _mapping(stored: Any) -> dict[str, str]:
+def _mapping(value: Any) -> dict[str, str]:
     # Textual statements return jsonb as text, typed ones as an object.
-    loaded: dict[str, str] = json.loads(stored) if isinstance(stored, str) else stored
+    loaded: dict[str, str] = json.loads(value) if isinstance(value, str) else value
     return loaded

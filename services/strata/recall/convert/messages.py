@@ -74,7 +74,7 @@ def window_to_proto(window: Window) -> window_pb.Window:
 
 
 def to_held(request: window_pb.BeginTurnRequest) -> HeldWindow | None:
-    """Returns what the caller of a turn holds of the window; None if nothing."""
+    """Returns the part of the window that the caller of a turn has cached, if any."""
     if not request.HasField("held"):
         return None
     held = request.held
@@ -120,13 +120,13 @@ def to_messages(
     wires = list(wires)
     checks = Checks()
     for index, wire in enumerate(wires):
-        place = f"{field}[{index}]"
-        checks.unless(wire.role in ROLES.from_proto, f"{place}.role", "must be set")
-        checks.unless(wire.id.startswith("message-"), f"{place}.id", "must be a message id")
+        path = f"{field}[{index}]"
+        checks.unless(wire.role in ROLES.from_proto, f"{path}.role", "must be set")
+        checks.unless(wire.id.startswith("message-"), f"{path}.id", "must be a message id")
         same_run = not run_id or wire.run_id == run_id
-        checks.unless(same_run, f"{place}.run_id", "must be the run of the request")
+        checks.unless(same_run, f"{path}.run_id", "must be the run of the request")
         if wire.HasField("create_time"):
-            checks.time(wire.create_time, f"{place}.create_time")
+            checks.time(wire.create_time, f"{path}.create_time")
     checks.done()
     messages = []
     for index, wire in enumerate(wires):
@@ -222,8 +222,8 @@ def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
     checks.id(request.conversation_id, "conversation", "conversation_id", optional=True)
     checks.id(request.agent_id, "agent", "agent_id", optional=True)
     checks.id(request.run_id, "run", "run_id", optional=True)
-    known = request.order in message_pb.ListOrder.values()
-    checks.unless(known, "order", "is not a known order")
+    is_known_order = request.order in message_pb.ListOrder.values()
+    checks.unless(is_known_order, "order", "is not a known order")
     for end in ("from", "to"):
         by_id, by_sequence = f"{end}_message_id", f"{end}_sequence"
         checks.id(getattr(request, by_id), "message", by_id, optional=True)

@@ -1,6 +1,6 @@
 """Converts message parts between protos and the JSON that recall stores.
 
-The stored form of a part is its message as a JSON object: field names are those of the proto,
+The stored form of a part is its message as a JSON object: field names are the proto's,
 values of enums their names in lower case without prefix, bytes are base64, times RFC 3339. ``type``
 is the name of the part in the oneof. Two fields differ: an image has one ``url``, and
 ``default_decision`` of an approval request is stored as ``default_approve``. The tables of fields
@@ -65,7 +65,7 @@ class _MessageForm:
 
     def write(self, wire: Any, images: list[StoredImage]) -> dict[str, Any]:
         """Returns a message as JSON; adds its images that have bytes to `images`."""
-        stored: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, write, always, has_presence in self._writers:
             if has_presence:
                 if not wire.HasField(name):
@@ -75,14 +75,14 @@ class _MessageForm:
                 value = getattr(wire, name)
                 if not value and not always:
                     continue
-            stored[name] = value if write is None else write(value, images)
-        return stored
+            fields[name] = value if write is None else write(value, images)
+        return fields
 
-    def read(self, stored: Mapping[str, Any]) -> Any:
+    def read(self, fields: Mapping[str, Any]) -> Any:
         """Returns the message of its JSON; fields unknown to this release are ignored."""
         readers = self._readers
         values = {}
-        for name, value in stored.items():
+        for name, value in fields.items():
             if name in readers:
                 read = readers[name]
                 values[name] = value if read is None else read(value)
@@ -94,7 +94,7 @@ class _ImageForm(_MessageForm):
 
     def write(self, wire: common.ImagePart, images: list[StoredImage]) -> dict[str, Any]:
         """Returns an image as JSON; adds its bytes, if it has any, to `images`."""
-        stored = {
+        fields = {
             "media_type": wire.media_type,
             "image_id": wire.image_id,
             "width": wire.width,
@@ -106,27 +106,27 @@ class _ImageForm(_MessageForm):
         }
         if wire.data:
             header = inspect_image(wire.data)
-            stored |= {
+            fields |= {
                 "media_type": header.media_type,
                 "image_id": image_id(wire.data),
                 "width": header.width,
                 "height": header.height,
                 "size_bytes": len(wire.data),
             }
-            images.append(StoredImage(stored["image_id"], header.media_type, wire.data))
-        return stored
+            images.append(StoredImage(fields["image_id"], header.media_type, wire.data))
+        return fields
 
-    def read(self, stored: Mapping[str, Any]) -> common.ImagePart:
+    def read(self, fields: Mapping[str, Any]) -> common.ImagePart:
         """Returns the image of its JSON."""
-        image: common.ImagePart = super().read(stored)
+        image: common.ImagePart = super().read(fields)
         # An earlier release stored only the URL or the bytes of an image.
         image.ClearField("url")
         if image.image_id:
-            image.source_url = stored.get("url", "")
-        if "data" in stored:
-            image.data = base64.b64decode(stored["data"])
-        elif stored.get("url") and not image.image_id:
-            image.url = stored["url"]
+            image.source_url = fields.get("url", "")
+        if "data" in fields:
+            image.data = base64.b64decode(fields["data"])
+        elif fields.get("url") and not image.image_id:
+            image.url = fields["url"]
         return image
 
 
@@ -135,15 +135,15 @@ class _ApprovalRequestForm(_MessageForm):
 
     def write(self, wire: common.ApprovalRequestPart, images: list[StoredImage]) -> dict[str, Any]:
         """Returns a request as JSON."""
-        stored = super().write(wire, images)
+        fields = super().write(wire, images)
         if wire.default_decision == tool.DEFAULT_DECISION_APPROVE:
-            stored["default_approve"] = True
-        return stored
+            fields["default_approve"] = True
+        return fields
 
-    def read(self, stored: Mapping[str, Any]) -> common.ApprovalRequestPart:
+    def read(self, fields: Mapping[str, Any]) -> common.ApprovalRequestPart:
         """Returns the request of its JSON."""
-        request: common.ApprovalRequestPart = super().read(stored)
-        if stored.get("default_approve"):
+        request: common.ApprovalRequestPart = super().read(fields)
+        if fields.get("default_approve"):
             request.default_decision = tool.DEFAULT_DECISION_APPROVE
         return request
 
@@ -240,12 +240,12 @@ def parts_to_json(parts: Iterable[common.Part]) -> tuple[tuple[Part, ...], tuple
         ImageError: The bytes of an image are not an accepted image.
     """
     images: list[StoredImage] = []
-    stored: list[Part] = []
+    stored_parts: list[Part] = []
     for part in parts:
         kind = part.WhichOneof("content")
         if kind is not None:
-            stored.append({"type": kind, **_FORMS[kind].write(getattr(part, kind), images)})
-    return tuple(stored), tuple(images)
+            stored_parts.append({"type": kind, **_FORMS[kind].write(getattr(part, kind), images)})
+    return tuple(stored_parts), tuple(images)
 
 
 def part_from_json(part: Part) -> common.Part:

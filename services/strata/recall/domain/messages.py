@@ -96,9 +96,9 @@ class Message:
 
     def image_ids(self) -> tuple[str, ...]:
         """Returns the ids of the images in the message, without duplicates."""
-        shown = [p for p in self.parts if p["type"] == "image"]
-        shown += [image for p in self.parts for image in p.get("images", ())]
-        ids = (image.get("image_id", "") for image in shown)
+        images = [p for p in self.parts if p["type"] == "image"]
+        images += [image for p in self.parts for image in p.get("images", ())]
+        ids = (image.get("image_id", "") for image in images)
         return tuple(dict.fromkeys(id_ for id_ in ids if id_))
 
     def tool_return_ids(self) -> tuple[str, ...]:

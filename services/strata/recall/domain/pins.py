@@ -19,6 +19,6 @@ def with_added(window: Sequence[Message], messages: Iterable[Message]) -> list[M
         (message for message in window if message.role in front),
         key=lambda message: message.sequence,
     )
-    rest = {message.id: message for message in window if message.role not in front}
-    rest |= {message.id: message for message in messages}
-    return leading + sorted(rest.values(), key=lambda message: message.sequence)
+    by_id = {message.id: message for message in window if message.role not in front}
+    by_id |= {message.id: message for message in messages}
+    return leading + sorted(by_id.values(), key=lambda message: message.sequence)

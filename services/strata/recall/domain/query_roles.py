@@ -29,7 +29,7 @@ def query_role(query: str) -> MessageRole | None:
     own messages, while the agent's long replies repeat the same words. They also ask about what
     the agent said ("what did you recommend?"). For other queries both roles are equally likely.
     """
-    asked = query.replace("\u2019", "'")
-    if _ASSISTANT.search(asked):
+    plain_query = query.replace("\u2019", "'")
+    if _ASSISTANT.search(plain_query):
         return MessageRole.ASSISTANT
-    return MessageRole.USER if _USER.search(asked) else None
+    return MessageRole.USER if _USER.search(plain_query) else None

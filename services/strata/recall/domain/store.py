@@ -157,7 +157,9 @@ class MessageStore(Protocol):
         """
         ...
 
-    async def page(self, wanted: MessageFilter, limit: int, cursor: Cursor | None) -> MessagePage:
+    async def page(
+        self, message_filter: MessageFilter, limit: int, cursor: Cursor | None
+    ) -> MessagePage:
         """Returns a page of the messages that match a filter.
 
         Raises:

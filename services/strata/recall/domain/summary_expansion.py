@@ -34,21 +34,21 @@ class ExpandedSummary:
     next_sequence: int = 0
 
 
-async def expand(store: MessageStore, wanted: SummaryExpansion) -> ExpandedSummary:
+async def expand(store: MessageStore, expansion: SummaryExpansion) -> ExpandedSummary:
     """Returns the messages that a summary replaces, oldest first.
 
     Raises:
         NotFoundError: ``MESSAGE_NOT_FOUND``.
         InvalidArgumentError: The message is not a summary.
     """
-    summary = await _summary(store, wanted)
+    summary = await _summary(store, expansion)
     if summary is None:
         return ExpandedSummary()
     [part] = [part for part in summary.parts if part["type"] == "summary"] or [{}]
-    first = max(int(part.get("first_sequence", 0)), wanted.from_sequence)
+    first = max(int(part.get("first_sequence", 0)), expansion.from_sequence)
     last = int(part.get("last_sequence", -1))
-    if wanted.start_time is not None:
-        since = await store.first_since(summary.conversation_id, wanted.start_time, first, last)
+    if expansion.start_time is not None:
+        since = await store.first_since(summary.conversation_id, expansion.start_time, first, last)
         if since is None:
             return ExpandedSummary(summary)
         first = since
@@ -59,17 +59,17 @@ async def expand(store: MessageStore, wanted: SummaryExpansion) -> ExpandedSumma
             from_sequence=first,
             to_sequence=last,
         ),
-        wanted.limit,
+        expansion.limit,
         None,
     )
     following = page.messages[-1].sequence + 1 if page.next_cursor else 0
     return ExpandedSummary(summary, page.messages, following)
 
 
-async def _summary(store: MessageStore, wanted: SummaryExpansion) -> Message | None:
-    if not wanted.summary_id:
-        return await store.newest_summary(wanted.conversation_id)
-    message = await store.get(wanted.summary_id)
+async def _summary(store: MessageStore, expansion: SummaryExpansion) -> Message | None:
+    if not expansion.summary_id:
+        return await store.newest_summary(expansion.conversation_id)
+    message = await store.get(expansion.summary_id)
     if message.role is not MessageRole.SUMMARY:
         problem = "must be the id of a summary"
         raise InvalidArgumentError(

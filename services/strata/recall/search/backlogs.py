@@ -46,8 +46,8 @@ class MessageBacklog:
             messages = await self._pending.load(project_id, ids)
             await self._index.write(project_id, messages)
             # Remove messages that were deleted while they were embedded.
-            if gone := await self._pending.done(project_id, ids):
-                await self._index.remove(project_id, gone)
+            if deleted_ids := await self._pending.done(project_id, ids):
+                await self._index.remove(project_id, deleted_ids)
         return batch.has_more
 
 

@@ -49,8 +49,8 @@ class MessageTexts:
 
     async def texts(self, keys: Sequence[tuple[str, str]]) -> list[StoredText]:
         """See `Rebuildable.texts`."""
-        stored = []
+        texts = []
         for project, message_id in keys:
             alive = await self._pending.load(project, [message_id])
-            stored += [StoredText(project, entry.id, entry.text) for entry in entries_of(alive)]
-        return stored
+            texts += [StoredText(project, entry.id, entry.text) for entry in entries_of(alive)]
+        return texts

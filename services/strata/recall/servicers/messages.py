@@ -65,17 +65,19 @@ class MessageServicer(message_grpc.MessageServiceServicer):
         self, request: message_pb.ListMessagesRequest, context: Context
     ) -> message_pb.ListMessagesResponse:
         """Lists messages of a conversation or an agent."""
-        wanted = convert.to_filter(request)
-        scope = f"ListMessages {wanted}"
-        cursor = decode_page_token(scope, request.page_token, wanted.cursor_kinds())
+        message_filter = convert.to_filter(request)
+        scope = f"ListMessages {message_filter}"
+        cursor = decode_page_token(scope, request.page_token, message_filter.cursor_kinds())
         page = await self._store.page(
-            wanted, page_limit(request.page_size, maximum=MAX_PAGE_SIZE), cursor
+            message_filter, page_limit(request.page_size, maximum=MAX_PAGE_SIZE), cursor
         )
         token = encode_page_token(scope, page.next_cursor) if page.next_cursor else ""
         # In a thread, since converting a page of long messages would block the event loop.
         messages = await asyncio.to_thread(convert.messages_to_proto, page.messages)
         if request.send_message_as_text:
-            messages = [shown for one in messages if (shown := as_text(one)) is not None]
+            messages = [
+                text_message for one in messages if (text_message := as_text(one)) is not None
+            ]
         return message_pb.ListMessagesResponse(messages=messages, next_page_token=token)
 
     async def SearchMessages(
@@ -115,26 +117,26 @@ class MessageServicer(message_grpc.MessageServiceServicer):
         self, request: message_pb.ExportMessagesRequest, context: Context
     ) -> AsyncIterator[message_pb.ExportMessagesResponse]:
         """Streams all messages, page by page, with one page in memory."""
-        wanted = convert_log.to_whole(request)
-        page = await self._store.page(wanted, EXPORT_PAGE, None)
+        message_filter = convert_log.to_whole(request)
+        page = await self._store.page(message_filter, EXPORT_PAGE, None)
         while page.messages:
             yield message_pb.ExportMessagesResponse(
                 messages=convert.messages_to_proto(page.messages)
             )
             if page.next_cursor is None:
                 return
-            page = await self._store.page(wanted, EXPORT_PAGE, page.next_cursor)
+            page = await self._store.page(message_filter, EXPORT_PAGE, page.next_cursor)
 
     async def GetRetention(
         self, request: message_pb.GetRetentionRequest, context: Context
     ) -> message_pb.GetRetentionResponse:
         """Returns for how long the project keeps messages."""
-        kept = await self._retention.get()
-        return message_pb.GetRetentionResponse(retention=convert_log.retention_to_proto(kept))
+        retention = await self._retention.get()
+        return message_pb.GetRetentionResponse(retention=convert_log.retention_to_proto(retention))
 
     async def SetRetention(
         self, request: message_pb.SetRetentionRequest, context: Context
     ) -> message_pb.SetRetentionResponse:
         """Sets for how long the project keeps messages."""
-        kept = await self._retention.set(convert_log.to_days(request), self._clock.now())
-        return message_pb.SetRetentionResponse(retention=convert_log.retention_to_proto(kept))
+        retention = await self._retention.set(convert_log.to_days(request), self._clock.now())
+        return message_pb.SetRetentionResponse(retention=convert_log.retention_to_proto(retention))

@@ -235,7 +235,7 @@ _EVICT = text(
     """
 )
 # Both are locked first, so that the next statement sees the windows that running transactions open
-# and what they add to others.
+# and the messages that they add to other windows.
 _LOCK_AGENT = "(hashtextextended('agent ' || :project || '/' || :agent, 0))"
 _LOCK_EXISTING = text(f"SELECT pg_advisory_xact_lock_shared{_LOCK_AGENT}")
 _LOCK_DELETED = text(f"SELECT pg_advisory_xact_lock{_LOCK_AGENT}")
@@ -370,14 +370,14 @@ class PostgresWindowStore:
         if row is None:
             async with self._database.transaction(read_only=True) as connection:
                 return await self._repeated_step(connection, project, step)
-        stored = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
-        return CommittedStep(stored, row.revision, row.message_count)
+        messages = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
+        return CommittedStep(messages, row.revision, row.message_count)
 
     async def compact(self, compaction: Compaction) -> Window:
         """Stores a summary and replaces the window."""
         project = current_project()
         async with self._database.transaction() as connection:
-            done = await connection.execute(
+            result = await connection.execute(
                 _COMPACT,
                 {
                     "project": project,
@@ -391,7 +391,7 @@ class PostgresWindowStore:
                     **_new_rows([compaction.summary]),
                 },
             )
-            if done.one_or_none() is None:
+            if result.one_or_none() is None:
                 await self._refuse_compaction(connection, project, compaction)
             return await self._read(connection, project, compaction.conversation_id)
 
@@ -404,10 +404,10 @@ class PostgresWindowStore:
                 raise _missing(conversation_id)
             _check_agent(row, agent_id)
             messages = await self._by_id(connection, window["project"], row.message_ids)
-            kept = [message.id for message in remaining_messages(messages, until_sequence)]
-            if len(kept) < len(messages):
-                await connection.execute(_EVICT, {**window, "ids": kept})
-            return len(messages) - len(kept)
+            kept_ids = [message.id for message in remaining_messages(messages, until_sequence)]
+            if len(kept_ids) < len(messages):
+                await connection.execute(_EVICT, {**window, "ids": kept_ids})
+            return len(messages) - len(kept_ids)
 
     async def delete_agent(self, agent_id: str) -> int:
         """Deletes all windows and messages of an agent."""
@@ -465,7 +465,7 @@ class PostgresWindowStore:
             system: The system message; None to read it.
         """
         first = row.message_count - len(inputs)
-        stored = _placed(inputs, row.conversation_id, row.agent_id, first)
+        messages = _placed(inputs, row.conversation_id, row.agent_id, first)
         earlier_ids = row.message_ids[: -len(inputs) or None]
         unchanged = _unchanged(row, earlier_ids, held)
         shown_ids = _without(earlier_ids, unchanged)
@@ -477,14 +477,14 @@ class PostgresWindowStore:
             return None
         earlier = [by_id[message_id] for message_id in shown_ids]
         return TurnStart(
-            window=_window(row, [*earlier, *stored]), inputs=stored, unchanged_count=unchanged
+            window=_window(row, [*earlier, *messages]), inputs=messages, unchanged_count=unchanged
         )
 
     async def _resume(
         self, connection: AsyncConnection, fence: dict[str, Any], held: HeldWindow | None
     ) -> TurnStart:
-        taken = await connection.execute(_TAKE_OVER, fence)
-        row = taken.one_or_none()
+        rows = await connection.execute(_TAKE_OVER, fence)
+        row = rows.one_or_none()
         if row is None:
             row = await self._row(connection, fence["project"], fence["conversation"])
             _check_agent(row, fence["agent"])

@@ -209,12 +209,12 @@ async def _window_at(source: _Source, until: int) -> list[Message]:
 async def _earlier_window(source: _Source, until: int) -> list[Message]:
     """Reconstructs the window from the log, as before later compactions."""
     summaries = await source.log(_NEWEST_SUMMARY, until=until, limit=1)
-    kept: list[int] = []
+    kept_sequences: list[int] = []
     since = 0
     for summary in summaries:
         since = summary.sequence
-        kept = [since, *await _kept(source, summary)]
-    messages = await source.log(_SINCE, until=until, since=since, kept=kept)
+        kept_sequences = [since, *await _kept(source, summary)]
+    messages = await source.log(_SINCE, until=until, since=since, kept=kept_sequences)
     # Uses the current pins; a step with a pinned message is included completely.
     pinned = await source.log(_PINNED, until=until, agent=source.agent_id)
     runs = sorted({message.run_id for message in pinned if message.step > 0})

@@ -29,7 +29,7 @@ LINEAGE = """
 def log_sql(conditions: Sequence[str], *, newest_first: bool = False) -> str:
     """Returns the SQL of a query for messages of a log, ordered by sequence.
 
-    Its parameters are ``project``, ``conversation``, ``limit`` and those of the conditions. At
+    Its parameters are ``project``, ``conversation``, ``limit`` and the ones of the conditions. At
     most ``limit`` rows are read from each conversation of the lineage, by the primary key.
 
     Args:

@@ -1,4 +1,4 @@
-"""Searches messages in PostgreSQL by words, and loads by id what the index found."""
+"""Searches messages in PostgreSQL by words, and loads the hits of the index by id."""
 
 from __future__ import annotations
 

@@ -53,17 +53,21 @@ class PostgresMessageStore:
             raise missing(message_id)
         return to_message(row)
 
-    async def page(self, wanted: MessageFilter, limit: int, cursor: Cursor | None) -> MessagePage:
+    async def page(
+        self, message_filter: MessageFilter, limit: int, cursor: Cursor | None
+    ) -> MessagePage:
         """Returns a page: of a conversation by sequence, or of all of an agent's by time."""
         async with self._database.transaction(read_only=True) as connection:
-            if wanted.conversation_id:
-                wanted = await self._with_ends(connection, wanted)
-                statement, values = _of_conversation(wanted, cursor)
+            if message_filter.conversation_id:
+                message_filter = await self._with_ends(connection, message_filter)
+                statement, values = _of_conversation(message_filter, cursor)
             else:
-                statement, values = _of_agent(wanted, cursor)
+                statement, values = _of_agent(message_filter, cursor)
             values |= {"project": current_project(), "limit": limit + 1}
             values["page_bytes"] = PAGE_BYTES
-            rows = (await connection.execute(text(_within_page(statement, wanted)), values)).all()
+            rows = (
+                await connection.execute(text(_within_page(statement, message_filter)), values)
+            ).all()
         messages = [to_message(row) for row in rows[:limit]]
         messages = messages[: rows_that_fit(messages)]
         if not rows or len(messages) == rows[0].found_count:
@@ -71,7 +75,7 @@ class PostgresMessageStore:
         last = messages[-1]
         return MessagePage(
             messages,
-            (last.sequence,) if wanted.conversation_id else (last.create_time, last.id),
+            (last.sequence,) if message_filter.conversation_id else (last.create_time, last.id),
         )
 
     async def newest_summary(self, conversation_id: str) -> Message | None:
@@ -106,33 +110,38 @@ class PostgresMessageStore:
                     low = row.sequence + 1
         return low if low <= last else None
 
-    async def _with_ends(self, connection: AsyncConnection, wanted: MessageFilter) -> MessageFilter:
+    async def _with_ends(
+        self, connection: AsyncConnection, message_filter: MessageFilter
+    ) -> MessageFilter:
         """Returns the filter with the message ids of its range replaced by sequences."""
         ends = {}
-        for name, message_id in (("from_sequence", wanted.from_id), ("to_sequence", wanted.to_id)):
+        for name, message_id in (
+            ("from_sequence", message_filter.from_id),
+            ("to_sequence", message_filter.to_id),
+        ):
             if message_id:
                 result = await connection.execute(
                     _POSITION,
                     {
                         "project": current_project(),
-                        "conversation": wanted.conversation_id,
+                        "conversation": message_filter.conversation_id,
                         "id": message_id,
                     },
                 )
                 ends[name] = result.scalar()
                 if ends[name] is None:
                     raise missing(message_id)
-        return replace(wanted, **ends)  # type: ignore[arg-type]
+        return replace(message_filter, **ends)  # type: ignore[arg-type]
 
 
-def _within_page(statement: str, wanted: MessageFilter) -> str:
+def _within_page(statement: str, message_filter: MessageFilter) -> str:
     """Limits a query to the first messages that fill a page, by size.
 
     A message may have a mebibyte, and a response has space for two of these, so the database must
     not send 500. `found_count` is the number of rows without this limit.
     """
-    direction = "DESC" if wanted.newest_first else "ASC"
-    keys = ("sequence",) if wanted.conversation_id else ("create_time", "id")
+    direction = "DESC" if message_filter.newest_first else "ASC"
+    keys = ("sequence",) if message_filter.conversation_id else ("create_time", "id")
     order = ", ".join(f"{key} {direction}" for key in keys)
     return f"""
         WITH selected AS MATERIALIZED ({statement}), measured AS (
@@ -147,31 +156,33 @@ def _within_page(statement: str, wanted: MessageFilter) -> str:
     """
 
 
-def _of_conversation(wanted: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[str, Any]]:
-    conditions, values = _conditions(wanted)
-    values["conversation"] = wanted.conversation_id
-    if wanted.from_sequence:
+def _of_conversation(
+    message_filter: MessageFilter, cursor: Cursor | None
+) -> tuple[str, dict[str, Any]]:
+    conditions, values = _conditions(message_filter)
+    values["conversation"] = message_filter.conversation_id
+    if message_filter.from_sequence:
         conditions.append("m.sequence >= :range_from")
-        values["range_from"] = wanted.from_sequence
-    if wanted.to_sequence is not None:
+        values["range_from"] = message_filter.from_sequence
+    if message_filter.to_sequence is not None:
         conditions.append("m.sequence <= :range_to")
-        values["range_to"] = wanted.to_sequence
+        values["range_to"] = message_filter.to_sequence
     if cursor is not None:
-        conditions.append(f"m.sequence {'<' if wanted.newest_first else '>'} :after")
+        conditions.append(f"m.sequence {'<' if message_filter.newest_first else '>'} :after")
         values["after"] = cursor[0]
-    return log_sql(conditions, newest_first=wanted.newest_first), values
+    return log_sql(conditions, newest_first=message_filter.newest_first), values
 
 
-def _of_agent(wanted: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[str, Any]]:
-    conditions, values = _conditions(wanted)
-    values["agent"] = wanted.agent_id
-    if not wanted.pinned_only:
+def _of_agent(message_filter: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[str, Any]]:
+    conditions, values = _conditions(message_filter)
+    values["agent"] = message_filter.agent_id
+    if not message_filter.pinned_only:
         conditions.append("m.copied_from_id = ''")
     if cursor is not None:
-        sign = "<" if wanted.newest_first else ">"
+        sign = "<" if message_filter.newest_first else ">"
         conditions.append(f"(m.create_time, m.id) {sign} (:after_time, :after_id)")
         values |= {"after_time": cursor[0], "after_id": cursor[1]}
-    direction = "DESC" if wanted.newest_first else "ASC"
+    direction = "DESC" if message_filter.newest_first else "ASC"
     statement = f"""
         SELECT {COLUMNS} FROM recall.messages m
         WHERE {" AND ".join(["m.project_id = :project", "m.agent_id = :agent", *conditions])}
@@ -180,19 +191,19 @@ def _of_agent(wanted: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[s
     return statement, values
 
 
-def _conditions(wanted: MessageFilter) -> tuple[list[str], dict[str, Any]]:
+def _conditions(message_filter: MessageFilter) -> tuple[list[str], dict[str, Any]]:
     conditions: list[str] = []
     values: dict[str, Any] = {}
-    if set(wanted.roles) == {MessageRole.SUMMARY}:
+    if set(message_filter.roles) == {MessageRole.SUMMARY}:
         # A constant, because summaries have an index of their own: they are few in a long log.
         conditions.append("m.role = 'summary'")
-    elif wanted.roles:
+    elif message_filter.roles:
         conditions.append("m.role = ANY(CAST(:roles AS text[]))")
-        values["roles"] = [role.value for role in wanted.roles]
-    if wanted.run_id:
+        values["roles"] = [role.value for role in message_filter.roles]
+    if message_filter.run_id:
         conditions.append("m.run_id = :run")
-        values["run"] = wanted.run_id
-    if wanted.pinned_only:
+        values["run"] = message_filter.run_id
+    if message_filter.pinned_only:
         conditions.append("m.pinned")
     return conditions, values
 

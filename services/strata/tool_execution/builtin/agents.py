@@ -179,7 +179,7 @@ class _Answer:
         return self.end.stop_reason not in {*_ANSWERED, events.STOP_REASON_REQUIRES_APPROVAL}
 
     def for_model(self, agent_id: str, name: str = "") -> dict[str, Any]:
-        """Returns the tool return: who answered, the status, the reply, and a note if needed."""
+        """Returns the tool return: the agent, the status, the reply, and a note if needed."""
         who = {"agent_id": agent_id, **({"agent_name": name} if name else {})}
         if self.end is None:
             status = "working"
@@ -192,11 +192,11 @@ class _Answer:
             why = _UNANSWERED.get(self.end.stop_reason) or (
                 f"It could not answer: {self.end.error.message}"
             )
-        shown = {**who, "status": status}
+        answer = {**who, "status": status}
         if not self.failed:
             # A failed tool return carries no labels, so it must not contain the agent's text.
-            shown["reply"] = "\n\n".join(self.replies)
-        return {**shown, "note": why} if why else shown
+            answer["reply"] = "\n\n".join(self.replies)
+        return {**answer, "note": why} if why else answer
 
 
 class AgentTools:
@@ -318,11 +318,11 @@ class AgentTools:
             except StrataError as error:
                 return error
 
-        asked = [asyncio.create_task(ask(agent_id)) for agent_id in agents]
+        tasks = [asyncio.create_task(ask(agent_id)) for agent_id in agents]
         try:
-            answers = await asyncio.gather(*asked)
+            answers = await asyncio.gather(*tasks)
         finally:
-            for task in asked:
+            for task in tasks:
                 task.cancel()
         results = [
             _unanswered(agent_id, name, answer)
@@ -336,8 +336,8 @@ class AgentTools:
         labels = {
             label for answer in answers if isinstance(answer, _Answer) for label in answer.taint
         }
-        shown = shortened_replies(results, FUNCTION_RETURN_CHAR_LIMIT)
-        return Output(shown, taint=tuple(sorted(labels)))
+        shortened = shortened_replies(results, FUNCTION_RETURN_CHAR_LIMIT)
+        return Output(shortened, taint=tuple(sorted(labels)))
 
     async def _ask(
         self, call: ToolCall, agent_id: str, message: common.MessageInput, group_id: str = ""
@@ -482,12 +482,12 @@ def shortened_replies(results: Sequence[dict[str, Any]], limit: int) -> list[dic
     ]
 
 
-def _cut_reply(reply: str, most: int) -> str:
-    kept, shown = len(reply), reply
-    while kept and (size := len(_json(shown)) - 2) > most:
-        kept = max(0, kept - max(size - most, kept // 8))
-        shown = f"{reply[:kept]}... [truncated {len(reply) - kept} chars]"
-    return shown
+def _cut_reply(reply: str, max_bytes: int) -> str:
+    kept_chars, shortened = len(reply), reply
+    while kept_chars and (size := len(_json(shortened)) - 2) > max_bytes:
+        kept_chars = max(0, kept_chars - max(size - max_bytes, kept_chars // 8))
+        shortened = f"{reply[:kept_chars]}... [truncated {len(reply) - kept_chars} chars]"
+    return shortened
 
 
 def _json(value: object) -> str:
@@ -495,11 +495,11 @@ def _json(value: object) -> str:
 
 
 def _unanswered(agent_id: str, name: str, error: StrataError) -> dict[str, Any]:
-    shown = {"agent_id": agent_id, "agent_name": name}
+    answer = {"agent_id": agent_id, "agent_name": name}
     if isinstance(error, LostAnswerError):
         note = f"{error.message} It is unknown whether your message has reached it."
-        return {**shown, "status": "unknown", "note": note}
-    return {**shown, "status": "failed", "note": error.message}
+        return {**answer, "status": "unknown", "note": note}
+    return {**answer, "status": "failed", "note": error.message}
 
 
 def _request_id(call: ToolCall, agent_id: str) -> str:

@@ -50,7 +50,7 @@ def run_with_tools(code: str, most: int, tools: dict[str, list[str]]) -> dict[st
 
 
 def call_tool(name: str, /, **arguments: Any) -> Any:
-    """Calls a tool of any name; returns what it returned.
+    """Calls a tool by name, and returns its return value.
 
     Raises:
         ToolError: The tool failed, or was not called.

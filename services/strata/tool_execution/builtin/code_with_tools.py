@@ -83,13 +83,13 @@ class CodeWithTools:
             UnavailableError: The sandbox is not running, or the stream that answers nested calls
                 has ended.
         """
-        made: Counter[tuple[str, str]] = Counter()
+        call_counts: Counter[tuple[str, str]] = Counter()
 
         async def answerer(question: str) -> str:
-            if made.total() >= MAX_CALLS:
+            if call_counts.total() >= MAX_CALLS:
                 raise ToolError(f"The code was ended: it called tools {MAX_CALLS} times.")
             name, answer = await self._answer(call.id, json.loads(question))
-            made[name, "ok" if answer.error is None else "failed"] += 1
+            call_counts[name, "ok" if answer.error is None else "failed"] += 1
             if answer.error is not None:
                 return json.dumps({"error": answer.error})
             return f'{{"value":{answer.value_json}}}'
@@ -101,7 +101,9 @@ class CodeWithTools:
             answerer,
         )
         result = await self._sandbox.run(run)
-        return output_of(result, call.name, {"tool_calls": _counted(made)} if made else {})
+        return output_of(
+            result, call.name, {"tool_calls": _counted(call_counts)} if call_counts else {}
+        )
 
     async def _answer(self, parent_id: str, question: object) -> tuple[str, NestedReturn]:
         # The code can send anything. The agent loop decides which calls the tool rules allow.
@@ -136,8 +138,8 @@ def code_with_tools(
     return lambda nested, tools: CodeWithTools(sandbox, nested, tools, limits)
 
 
-def _counted(made: Counter[tuple[str, str]]) -> str:
-    return ", ".join(f"{name}: {count} {how}" for (name, how), count in made.items())
+def _counted(call_counts: Counter[tuple[str, str]]) -> str:
+    return ", ".join(f"{name}: {count} {how}" for (name, how), count in call_counts.items())
 
 
 def _is_text(text: str) -> bool:

@@ -62,12 +62,12 @@ def excerpts_of(hits: Sequence[message_pb.MessageHit]) -> list[Excerpt]:
         messages = {message.id: message for message in (hit.message, *hit.neighbours)}
         members = [hit]
         separate = []
-        for others, known in groups:
-            if messages.keys() & known.keys():
+        for others, sequences in groups:
+            if messages.keys() & sequences.keys():
                 members = others + members
-                messages = known | messages
+                messages = sequences | messages
             else:
-                separate.append((others, known))
+                separate.append((others, sequences))
         groups = [*separate, (members, messages)]
     rank = {hit.message.id: number for number, hit in enumerate(hits)}
     excerpts = []
@@ -116,24 +116,24 @@ def show(
         messages_by_id |= {item.id: item for item in (best, *excerpt.before, *excerpt.after)}
         items[best.id] = describe_hit(excerpt.hit)
     ranked = [items.get(name) or describe_neighbour(messages_by_id[name]) for name in matches]
-    count, left = _fit_matches(ranked, budget)
-    shown = dict(zip(matches[:count], ranked, strict=False))
+    count, remaining_bytes = _fit_matches(ranked, budget)
+    shown_matches = dict(zip(matches[:count], ranked, strict=False))
     for excerpt in excerpts:
-        if excerpt.hit.message.id not in shown:
+        if excerpt.hit.message.id not in shown_matches:
             break
         for message in _nearest_first(excerpt):
             if message.id in matches:
                 continue
             item = describe_neighbour(message)
             item["content"] = shortened(item["content"])
-            if item["content"] and (size := _fit(item, left)):
-                left -= size
-                shown[message.id] = item
+            if item["content"] and (size := _fit(item, remaining_bytes)):
+                remaining_bytes -= size
+                shown_matches[message.id] = item
     return [
-        shown[excerpt.hit.message.id] | _around(excerpt, shown)
+        shown_matches[excerpt.hit.message.id] | _around(excerpt, shown_matches)
         for excerpt in excerpts
-        if excerpt.hit.message.id in shown
-    ], [messages_by_id[name] for name in shown]
+        if excerpt.hit.message.id in shown_matches
+    ], [messages_by_id[name] for name in shown_matches]
 
 
 def shortened(text: str) -> str:
@@ -141,10 +141,10 @@ def shortened(text: str) -> str:
     return text if len(text) <= SHORT_CHARS else text[:SHORT_CHARS].rstrip() + _CUT
 
 
-def _around(excerpt: Excerpt, shown: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _around(excerpt: Excerpt, shown_matches: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     sides = {"before": excerpt.before, "after": excerpt.after}
     described = {
-        name: [shown[message.id] for message in messages if message.id in shown]
+        name: [shown_matches[message.id] for message in messages if message.id in shown_matches]
         for name, messages in sides.items()
     }
     return {name: items for name, items in described.items() if items}
@@ -165,21 +165,21 @@ def _fit_matches(items: Sequence[dict[str, Any]], budget: int) -> tuple[int, int
     fixed = [_size(item | {"content": ""}) for item in items]
     # More of a text than the budget cannot be shown, and need not be measured.
     texts = [_json_size(item["content"][:budget]) for item in items]
-    left, count = budget, 0
+    remaining_bytes, count = budget, 0
     for item_bytes, text_bytes in zip(fixed, texts, strict=True):
         least = item_bytes + min(text_bytes, _LEAST_BYTES)
-        if count and least > left:
+        if count and least > remaining_bytes:
             break
-        left -= least
+        remaining_bytes -= least
         count += 1
-    left = budget - sum(fixed[:count])
+    remaining_bytes = budget - sum(fixed[:count])
     # Space that short messages leave unused goes to the long ones, but never more than half of the
     # budget to one of them.
     for position, index in enumerate(sorted(range(count), key=texts.__getitem__)):
-        share = min(max(left // (count - position), _LEAST_BYTES), budget // 2)
+        share = min(max(remaining_bytes // (count - position), _LEAST_BYTES), budget // 2)
         items[index]["content"] = _cut(items[index]["content"], max(share, _LEAST_BYTES))
-        left -= _json_size(items[index]["content"])
-    return count, left
+        remaining_bytes -= _json_size(items[index]["content"])
+    return count, remaining_bytes
 
 
 def _fit(item: dict[str, Any], most_bytes: int) -> int:
@@ -211,7 +211,7 @@ def _cut(text: str, most_bytes: int) -> str:
     if len(text) <= most_bytes and _json_size(text) <= most_bytes:
         return text
     most = max(most_bytes - len(_CUT), 0)
-    kept = text[:most]
-    while (size := _json_size(kept)) > most:
-        kept = kept[: min(len(kept) - 1, len(kept) * most // size)]
-    return kept.rstrip() + _CUT
+    start = text[:most]
+    while (size := _json_size(start)) > most:
+        start = start[: min(len(start) - 1, len(start) * most // size)]
+    return start.rstrip() + _CUT

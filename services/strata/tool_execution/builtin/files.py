@@ -106,11 +106,11 @@ class FileTools:
                 agent_id=caller.agent_id,
                 windows=[
                     pb.FileWindow(
-                        file_name=wanted["file_name"],
-                        offset=wanted.get("offset"),
-                        length=wanted.get("length"),
+                        file_name=file_request["file_name"],
+                        offset=file_request.get("offset"),
+                        length=file_request.get("length"),
                     )
-                    for wanted in arguments["file_requests"]
+                    for file_request in arguments["file_requests"]
                 ],
                 close_all_others=arguments.get("close_all_others", False),
                 max_files_open=caller.max_files_open,

@@ -145,7 +145,7 @@ class PageReader:
 async def _converse(process: asyncio.subprocess.Process, body: bytes) -> bytes:
     assert process.stdin is not None
     assert process.stdout is not None
-    # A child that died closes the pipe. The caller notices that there is no answer.
+    # A child that died closes the pipe, and the caller gets no answer.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(body)
         await process.stdin.drain()

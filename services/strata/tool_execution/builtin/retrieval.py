@@ -148,8 +148,8 @@ class ConversationSearch:
             matches=[hit.message.id for hit in response.hits],
             most_bytes=caller.max_search_bytes,
         )
-        shown = {"message": f"Showing {len(results)} results:", "results": results}
-        return Output(shown, taint=taint_of_messages(messages))
+        listing = {"message": f"Showing {len(results)} results:", "results": results}
+        return Output(listing, taint=taint_of_messages(messages))
 
 
 class ArchivalTools:
@@ -172,7 +172,7 @@ class ArchivalTools:
         return await self._search(arguments, caller)
 
     async def _insert(self, call: ToolCall, arguments: Arguments, caller: CallingAgent) -> Output:
-        stored = await self._passages.InsertPassage(
+        response = await self._passages.InsertPassage(
             passage_pb.InsertPassageRequest(
                 request_id=call.key,
                 agent_id=caller.agent_id,
@@ -189,17 +189,17 @@ class ArchivalTools:
                 ),
             )
         )
-        if stored.duplicate:
+        if response.duplicate:
             note: dict[str, Any] = {
                 "message": "Nothing was stored: archival memory holds this very text already."
             }
             if arguments.get("tags"):
-                note["tags"] = list(stored.passage.tags)
+                note["tags"] = list(response.passage.tags)
             return Output(note, archival_changed="tags" in note)
         near = (
-            label for near_duplicate in stored.near_duplicates for label in near_duplicate.taint
+            label for near_duplicate in response.near_duplicates for label in near_duplicate.taint
         )
-        return Output(_near(stored), archival_changed=True, taint=taint_from_proto(near))
+        return Output(_near(response), archival_changed=True, taint=taint_from_proto(near))
 
     async def _search(self, arguments: Arguments, caller: CallingAgent) -> Output:
         timezone = zone_of(caller.timezone)
@@ -220,13 +220,13 @@ class ArchivalTools:
         return Output(results, taint=taint_of_passages(response.hits))
 
 
-def _near(stored: passage_pb.InsertPassageResponse) -> dict[str, Any] | None:
-    if not stored.near_duplicates:
+def _near(response: passage_pb.InsertPassageResponse) -> dict[str, Any] | None:
+    if not response.near_duplicates:
         return None
     return {
         "message": "Stored. Archival memory already held what is nearly the same:",
         "near_duplicates": [
-            {"id": near.passage_id, "content": near.text} for near in stored.near_duplicates
+            {"id": near.passage_id, "content": near.text} for near in response.near_duplicates
         ],
     }
 
@@ -261,7 +261,7 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
 def outdated_mark(
     hit: message_pb.MessageHit | passage_pb.PassageHit, timezone: Any
 ) -> dict[str, Any]:
-    """Returns the member that marks what a newer result seems to replace; empty if nothing does.
+    """Returns the member that marks a text as possibly replaced by a newer one, if it is.
 
     The newer text is not repeated: the result it belongs to may be untrusted.
     """
@@ -272,7 +272,7 @@ def outdated_mark(
 
 
 def neighbour_result(message: common.Message, timezone: Any) -> dict[str, Any]:
-    """Returns a message beside a matching one as the model sees it."""
+    """Returns a message next to a matching one, in the form for the model."""
     return {
         "timestamp": local_time(message.create_time, timezone).isoformat(),
         **_speaker(message),
@@ -321,9 +321,9 @@ def _untrusted(taint: Sequence[str]) -> dict[str, Any]:
 
 
 def _relevance(relevance: Any, *, mode: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = {"search_mode": relevance.search_mode} if mode else {}
-    shown["rrf_score"] = round(relevance.rrf_score, 4)
+    fields: dict[str, Any] = {"search_mode": relevance.search_mode} if mode else {}
+    fields["rrf_score"] = round(relevance.rrf_score, 4)
     for name in ("vector_rank", "fts_rank"):
         if relevance.HasField(name):
-            shown[name] = getattr(relevance, name)
-    return shown
+            fields[name] = getattr(relevance, name)
+    return fields

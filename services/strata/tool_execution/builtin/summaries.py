@@ -78,24 +78,24 @@ class ExpandSummary:
 
 def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str, Any]:
     limit = PAGE_CHARS if len(response.messages) == 1 else _MESSAGE_CHARS
-    shown: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     next_number = response.next_sequence
     space = PAGE_CHARS
     for message in response.messages:
         result = _result(message, timezone, limit)
         space -= len(json.dumps(result, ensure_ascii=False, indent=2))
-        if shown and space < 0:
+        if entries and space < 0:
             next_number = message.sequence
             break
-        shown.append(result)
+        entries.append(result)
     [part] = [part.summary for part in response.summary.parts if part.HasField("summary")]
     numbers = f"numbers {part.first_sequence} to {part.last_sequence}"
-    note = f"Showing {len(shown)} of the messages that the summary replaces ({numbers})."
-    if not shown:
+    note = f"Showing {len(entries)} of the messages that the summary replaces ({numbers})."
+    if not entries:
         note = f"The summary replaces no messages from there on ({numbers})."
     elif next_number:
         note += f" Continue with first_number {next_number}."
-    return {"message": note, "messages": shown, "next_number": next_number or None}
+    return {"message": note, "messages": entries, "next_number": next_number or None}
 
 
 def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any
 
 def _cut(text: str, limit: int) -> str:
     """Cuts a text to `limit` characters as JSON, and notes how much is missing."""
-    kept = text[:limit]
-    while len(json.dumps(kept, ensure_ascii=False)) > limit + 2:
-        kept = kept[: int(len(kept) * 0.9)]
-    missing = len(text) - len(kept)
-    return f"{kept}... [truncated {missing} chars]" if missing else text
+    start = text[:limit]
+    while len(json.dumps(start, ensure_ascii=False)) > limit + 2:
+        start = start[: int(len(start) * 0.9)]
+    missing = len(text) - len(start)
+    return f"{start}... [truncated {missing} chars]" if missing else text

@@ -143,13 +143,13 @@ class StoreMemories:
             passages=[passage_pb.NewPassage(text=text, origin=origin) for text in texts],
         )
         try:
-            stored = await self._upload(request)
+            response = await self._upload(request)
         except AlreadyExistsError as error:
             if error.reason is not Reason.REQUEST_ID_REUSED:
                 raise
             # An earlier run has stored memories of this range, with a different text.
             return Output(MEMORIES_STORED)
-        return Output(MEMORIES_STORED, archival_changed=stored.inserted_count > 0)
+        return Output(MEMORIES_STORED, archival_changed=response.inserted_count > 0)
 
     async def _upload(
         self, request: passage_pb.UploadPassagesRequest

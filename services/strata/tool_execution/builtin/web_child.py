@@ -27,11 +27,11 @@ class UnreadableError(Exception):
     """The page cannot be read; the message is written for the model."""
 
 
-def serve(read: Read, arguments: Sequence[str]) -> int:
+def serve(reader: Read, arguments: Sequence[str]) -> int:
     """Converts the page on standard input; returns the exit code.
 
     Args:
-        read: The converter.
+        reader: The converter.
         arguments: Process id of the service, seconds of CPU time, bytes of address space, and the
             encoding or an empty string.
     """
@@ -44,13 +44,13 @@ def serve(read: Read, arguments: Sequence[str]) -> int:
     logging.disable(logging.CRITICAL)
     confinement.forbid_effects()
     with pipe:
-        pipe.write(json.dumps(_answer(read, charset)).encode())
+        pipe.write(json.dumps(_answer(reader, charset)).encode())
     return 0
 
 
-def _answer(read: Read, charset: str) -> dict[str, str]:
+def _answer(reader: Read, charset: str) -> dict[str, str]:
     try:
-        title, text = read(sys.stdin.buffer.read(), charset)
+        title, text = reader(sys.stdin.buffer.read(), charset)
     except UnreadableError as error:
         return {"refusal": str(error)}
     except (MemoryError, RecursionError):

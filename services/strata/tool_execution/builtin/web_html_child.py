@@ -25,8 +25,8 @@ def read_html(body: bytes, charset: str) -> tuple[str, str]:
     """
     tree = _tree_of(body, charset)
     title = " ".join((tree.findtext(".//title") or "").split())
-    whole = _whole_text(tree)
-    text = whole
+    full_text = _whole_text(tree)
+    text = full_text
     if tree.xpath("count(//*)") <= _MAX_ELEMENTS:
         main_text = trafilatura.extract(
             tree,
@@ -35,7 +35,7 @@ def read_html(body: bytes, charset: str) -> tuple[str, str]:
             include_comments=False,
             favor_recall=True,
         )
-        if main_text and len(main_text) >= min(_MAIN_CHARS, len(whole)):
+        if main_text and len(main_text) >= min(_MAIN_CHARS, len(full_text)):
             text = main_text
     if not text.strip():
         raise web_child.UnreadableError(_EMPTY)

@@ -94,8 +94,8 @@ class SandboxClient:
                     complete_in_background(call)
                     return self._result_of(response)
             else:
-                answered = self._run_with_answers(run, run.answerer, answerer_errors)
-                async with aclosing(answered) as responses:
+                answered_run = self._run_with_answers(run, run.answerer, answerer_errors)
+                async with aclosing(answered_run) as responses:
                     async for last in responses:
                         return self._result_of(last.result)
         except UnavailableError as error:
@@ -189,5 +189,5 @@ def to_result(wire: pb.RunCodeResponse) -> RunResult:
 
 
 def to_isolation(wire: int) -> Isolation:
-    """Returns an isolation level; NONE for a level that this release does not know."""
+    """Returns an isolation level; NONE for a level that is unknown to this release."""
     return Isolation(wire) if wire in _LEVELS else Isolation.NONE

@@ -69,8 +69,8 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
 
 def types_to_domain(values: Iterable[tool_pb2.ToolType.ValueType]) -> frozenset[ToolType]:
     """Returns the domain types of wire values; unknown values are ignored."""
-    wanted = set(values)
-    return frozenset(name for name, value in _TYPES.to_proto.items() if value in wanted)
+    types = set(values)
+    return frozenset(name for name, value in _TYPES.to_proto.items() if value in types)
 
 
 def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[ToolCall], CallingAgent]:

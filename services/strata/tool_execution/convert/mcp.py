@@ -159,14 +159,14 @@ def server_to_proto(
 def tool_of_server_to_proto(tool: McpTool) -> pb.McpTool:
     """Returns the wire form of a server's tool and its approval state."""
     approved = tool.approved or ("", None)
-    shown = tool.state is not ToolState.QUARANTINED
+    is_usable = tool.state is not ToolState.QUARANTINED
     return pb.McpTool(
         name=tool.name,
         tool_name=tool.tool_name,
         state=_STATES.to_proto[tool.state],
         reason=tool.reason,
         description=tool.description,
-        parameters_json=json.dumps(tool.parameters, ensure_ascii=False) if shown else "",
+        parameters_json=json.dumps(tool.parameters, ensure_ascii=False) if is_usable else "",
         version=tool.digest,
         approved_description=approved[0],
         approved_parameters_json=json.dumps(approved[1], ensure_ascii=False)

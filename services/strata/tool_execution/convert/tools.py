@@ -93,52 +93,15 @@ def to_tool(request: pb.UpsertToolRequest, parameters: ReadParameters) -> tuple[
         0 <= limit <= MAX_RETURN_CHARS, "return_char_limit", f"must be 0 to {MAX_RETURN_CHARS}"
     )
     tags = checks.texts(request.tags, "tags", _tag_problem, most=MAX_LIST)
-    secrets = checks.texts(request.secret_names, "secret_names", secret_name_problem, most=MAX_LIST)
-    allowed = checks.texts(request.allowed_hosts, "allowed_hosts", hosts.problem_of, most=MAX_LIST)
-    requirements = checks.texts(
-        request.pip_requirements, "pip_requirements", problem_of, most=MAX_LIST
-    )
-    checks.unless(
-        len({package_of(requirement) for requirement in requirements}) == len(requirements),
-        "pip_requirements",
-        "names a package twice",
-    )
+    own = _own_definition(request, checks)
     if kind is ToolType.CLIENT:
         derived = _client(request, parameters, checks)
     else:
         derived = _custom(request.source_code, request.name, parameters, checks)
-    description = request.description or derived.description
-    checks.unless("\0" not in description, "description", "must not contain NUL")
-    checks.unless(
-        len(description.strip()) > 0 and len(description) <= MAX_DESCRIPTION_CHARS,
-        "description",
-        f"must be set, here or as the docstring, with at most {MAX_DESCRIPTION_CHARS} characters",
-    )
-    name = request.name or derived.function
-    checks.unless(
-        bool(_NAME.fullmatch(name)),
-        "name",
-        f"must be letters, digits, - and _, at most {MAX_NAME}, beginning with a letter",
-    )
-    checks.unless(
-        not (derived.takes_agent_state and request.enable_parallel_execution),
-        "enable_parallel_execution",
-        f"must be false for a tool that takes {AGENT_STATE}: concurrent calls would change the same"
-        " memory",
-    )
-    checks.done()
-    own = OwnDefinition(
-        id=new_id("tool"),
-        source_code="" if kind is ToolType.CLIENT else request.source_code,
-        function="" if kind is ToolType.CLIENT else derived.function,
-        requires_approval=request.default_requires_approval,
-        pip_requirements=tuple(requirements),
-        secret_names=tuple(sorted(secrets)),
-        allowed_hosts=tuple(sorted(set(allowed))),
-    )
+        own = replace(own, source_code=request.source_code, function=derived.function)
     tool = Tool(
-        name=name,
-        description=description,
+        name=request.name or derived.function,
+        description=request.description or derived.description,
         type=kind or ToolType.CUSTOM,
         parameters=derived.parameters,
         effect=EFFECTS.from_proto.get(request.effect, Effect.UNDECLARED),
@@ -147,7 +110,48 @@ def to_tool(request: pb.UpsertToolRequest, parameters: ReadParameters) -> tuple[
         tags=tuple(sorted(set(tags))),
         own=own,
     )
+    _check_names(tool, checks)
+    checks.unless(
+        not (derived.takes_agent_state and tool.parallel),
+        "enable_parallel_execution",
+        f"must be false for a tool that takes {AGENT_STATE}: concurrent calls would change the same"
+        " memory",
+    )
+    checks.done()
     return tool, RequestKey(request.request_id, tool.version)
+
+
+def _own_definition(request: pb.UpsertToolRequest, checks: Checks) -> OwnDefinition:
+    """Returns the settings of a tool of the project, with a new id and without source code."""
+    secrets = checks.texts(request.secret_names, "secret_names", secret_name_problem, most=MAX_LIST)
+    allowed = checks.texts(request.allowed_hosts, "allowed_hosts", hosts.problem_of, most=MAX_LIST)
+    requirements = checks.texts(
+        request.pip_requirements, "pip_requirements", problem_of, most=MAX_LIST
+    )
+    packages = {package_of(requirement) for requirement in requirements}
+    checks.unless(len(packages) == len(requirements), "pip_requirements", "names a package twice")
+    return OwnDefinition(
+        id=new_id("tool"),
+        requires_approval=request.default_requires_approval,
+        pip_requirements=tuple(requirements),
+        secret_names=tuple(sorted(secrets)),
+        allowed_hosts=tuple(sorted(set(allowed))),
+    )
+
+
+def _check_names(tool: Tool, checks: Checks) -> None:
+    """Checks the description and the name of a tool."""
+    checks.unless("\0" not in tool.description, "description", "must not contain NUL")
+    checks.unless(
+        len(tool.description.strip()) > 0 and len(tool.description) <= MAX_DESCRIPTION_CHARS,
+        "description",
+        f"must be set, here or as the docstring, with at most {MAX_DESCRIPTION_CHARS} characters",
+    )
+    checks.unless(
+        bool(_NAME.fullmatch(tool.name)),
+        "name",
+        f"must be letters, digits, - and _, at most {MAX_NAME}, beginning with a letter",
+    )
 
 
 def to_dry_run(source: str, function: str = "") -> Tool:
@@ -212,18 +216,22 @@ def _custom(source: str, name: str, parameters: ReadParameters, checks: Checks) 
         return nothing
     schema = _checked_schema(parameters, checks)
     if schema is not None:
-        known, declared = set(derived.parameters["properties"]), set(schema["properties"])
-        left_out = sorted(set(derived.parameters["required"]) - set(schema["required"]))
-        if declared - known or left_out:
-            wrong = sorted(declared - known)
-            what = (
-                f"names {wrong[0]!r}, which" if wrong else f"does not require {left_out[0]!r}, as"
-            )
-            checks.fail(
-                "parameters_json", f"{what} the function {derived.function} does not take so"
-            )
+        contradiction = _contradiction(schema, derived)
+        if contradiction:
+            checks.fail("parameters_json", contradiction)
         derived = replace(derived, parameters=schema)
     return derived
+
+
+def _contradiction(schema: dict[str, Any], derived: DerivedTool) -> str:
+    """Returns how a schema contradicts the function's parameters; empty if it does not."""
+    unknown = sorted(set(schema["properties"]) - set(derived.parameters["properties"]))
+    if unknown:
+        return f"names {unknown[0]!r}, which the function {derived.function} does not take"
+    optional = sorted(set(derived.parameters["required"]) - set(schema["required"]))
+    if optional:
+        return f"must require {optional[0]!r}, as the function {derived.function} does"
+    return ""
 
 
 def _client(

@@ -63,14 +63,14 @@ class AgentBlocks:
         Raises:
             ToolError: A change is not allowed. Nothing was stored.
         """
-        known = {block.label: block for block in self.blocks}
+        blocks_by_label = {block.label: block for block in self.blocks}
         if not isinstance(changed, Mapping):
             raise ToolError(
                 f"Error executing function {tool}: the memory it returned is not a JSON object."
             )
         texts: dict[str, str] = {}
         for label, value in changed.items():
-            block = known.get(label)
+            block = blocks_by_label.get(label)
             problem = (
                 "does not belong to the agent"
                 if block is None
@@ -145,10 +145,10 @@ class BlockMemory:
         Raises:
             ToolError: A change was refused. The error holds the edits that were stored.
         """
-        known = {block.label: block for block in before.blocks}
+        blocks_by_label = {block.label: block for block in before.blocks}
         edits: list[MemoryEdit] = []
         for label, text in sorted(texts.items()):
-            block = known[label]
+            block = blocks_by_label[label]
             try:
                 edits += await self._edit(
                     call,
@@ -180,8 +180,8 @@ class BlockMemory:
                     unknown=True,
                 ) from error
             except StrataError as error:
-                stored = ", ".join(f"'{edit.label}'" for edit in edits)
-                also = f" Its changes of {stored} were stored." if stored else ""
+                stored_labels = ", ".join(f"'{edit.label}'" for edit in edits)
+                also = f" Its changes of {stored_labels} were stored." if stored_labels else ""
                 raise ToolError(
                     f"{call.name} was run, but its change of the memory block '{label}' was not"
                     f" stored: {error.message}{also}",

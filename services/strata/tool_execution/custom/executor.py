@@ -220,8 +220,12 @@ class SandboxRunner:
                 f"{tool.name} cannot be run: it needs packages, and they are switched off on this"
                 " server."
             )
-        left = current().remaining()
-        seconds = _PACKAGES_S if left is None else max(0.0, min(_PACKAGES_S, left - _ANSWER_S))
+        remaining_s = current().remaining()
+        seconds = (
+            _PACKAGES_S
+            if remaining_s is None
+            else max(0.0, min(_PACKAGES_S, remaining_s - _ANSWER_S))
+        )
         try:
             async with asyncio.timeout(seconds):
                 return await self._packages.folder(requirements)
@@ -233,15 +237,15 @@ class SandboxRunner:
 
     def _environment(self, tool: Tool, sealed: Mapping[str, bytes]) -> dict[str, str]:
         own = tool.own
-        wanted = own.secret_names if own is not None else ()
-        missing = [name for name in wanted if name not in sealed]
+        secret_names = own.secret_names if own is not None else ()
+        missing = [name for name in secret_names if name not in sealed]
         if missing:
             raise ToolError(
                 f"{tool.name} needs the secret {', '.join(missing)}, which is not stored."
                 " Someone with an admin key must store it."
             )
         try:
-            return {name: self._secrets.open(name, sealed[name]) for name in wanted}
+            return {name: self._secrets.open(name, sealed[name]) for name in secret_names}
         except (DataLossError, FailedPreconditionError) as error:
             raise ToolError(f"{tool.name} cannot be run: {error.message}") from None
 
@@ -262,23 +266,32 @@ class McpRunner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ToolRunners:
+    """Runs the project's own tools.
+
+    Attributes:
+        sandbox: Runs custom tools.
+        mcp: Runs tools of MCP servers.
+        memory: Memory blocks for tools that take ``agent_state``.
+    """
+
+    sandbox: SandboxRunner
+    mcp: McpRunner
+    memory: BlockMemory
+
+
 class OwnTools:
     """Runs the project's own tools for the calls of one reply; an executor of the engine.
 
     Args:
         runnable: The tools and their secrets.
-        runner: Runs custom tools.
-        mcp: Runs tools of MCP servers.
-        memory: Memory blocks for tools that take ``agent_state``.
+        runners: Runs the tools.
     """
 
-    def __init__(
-        self, runnable: Runnable, runner: SandboxRunner, mcp: McpRunner, memory: BlockMemory
-    ) -> None:
+    def __init__(self, runnable: Runnable, runners: ToolRunners) -> None:
         self._runnable = runnable
-        self._runner = runner
-        self._mcp = mcp
-        self._memory = memory
+        self._runners = runners
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -294,16 +307,16 @@ class OwnTools:
         """Runs one call with valid arguments."""
         tool = self._runnable.tools[call.name]
         if tool.type is ToolType.MCP:
-            return await self._mcp.run(tool, arguments)
+            return await self._runners.mcp.run(tool, arguments)
         if tool.type is not ToolType.CUSTOM:
             raise ToolError(f"{tool.name} is run by the client, not here.")
         if not takes_agent_state(tool):
-            return (await self._runner.run(tool, arguments, self._runnable.sealed)).output
-        state = await self._memory.read(caller.agent_id)
-        ran = await self._runner.run(tool, arguments, self._runnable.sealed, state)
+            return (await self._runners.sandbox.run(tool, arguments, self._runnable.sealed)).output
+        state = await self._runners.memory.read(caller.agent_id)
+        ran = await self._runners.sandbox.run(tool, arguments, self._runnable.sealed, state)
         # The new texts may contain untrusted content that the tool or the model has read.
         written = (*caller.taint, *(("web",) if tool.reads_web else ()))
-        edits = await self._memory.store(call, caller, state, ran.blocks, written)
+        edits = await self._runners.memory.store(call, caller, state, ran.blocks, written)
         return replace(ran.output, memory_edits=edits, taint=state.taint)
 
 

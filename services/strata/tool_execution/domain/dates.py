@@ -61,10 +61,10 @@ def _in_range(moment: datetime, more: timedelta) -> datetime:
 
 
 def _parse(text: str, field: str, timezone: ZoneInfo) -> datetime:
-    shown = _SHOWN.fullmatch(text.strip())
+    readable_date = _SHOWN.fullmatch(text.strip())
     try:
-        if shown:
-            return datetime.strptime(" ".join(shown.groups()), "%Y-%m-%d %I:%M:%S %p %z")
+        if readable_date:
+            return datetime.strptime(" ".join(readable_date.groups()), "%Y-%m-%d %I:%M:%S %p %z")
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ToolError(

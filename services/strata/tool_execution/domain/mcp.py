@@ -233,19 +233,21 @@ CHANGED_REASON = "its description or schema has changed since it was approved"
 GONE_REASON = "the server no longer has it"
 
 
-def reconcile(known: Mapping[str, McpTool], reported: Iterable[ReportedTool]) -> list[McpTool]:
+def reconcile(
+    stored_tools: Mapping[str, McpTool], reported: Iterable[ReportedTool]
+) -> list[McpTool]:
     """Returns the new state of each tool after a complete listing.
 
     A tool can be used only with the approved description and schema. The first ones that a server
     reports count as approved. A tool that was gone and comes back unchanged stays approved.
 
     Args:
-        known: Stored tools by name.
+        stored_tools: Stored tools by name.
         reported: The tools of the listing.
     """
     tools: dict[str, McpTool] = {}
     for report in reported:
-        before = known.get(report.name)
+        before = stored_tools.get(report.name)
         approved = before.approved_digest if before is not None else ""
         state, reason = ToolState.APPROVED, ""
         if report.problem:
@@ -262,7 +264,7 @@ def reconcile(known: Mapping[str, McpTool], reported: Iterable[ReportedTool]) ->
             digest=report.digest,
             approved_digest=report.digest if state is ToolState.APPROVED else approved,
         )
-    for name, tool in known.items():
+    for name, tool in stored_tools.items():
         if name not in tools:
             tools[name] = replace(tool, state=ToolState.GONE, reason=GONE_REASON)
     return list(tools.values())

@@ -78,7 +78,11 @@ def argument_of(tool: str, field: str, arguments: Mapping[str, Any]) -> str:
         arguments: Arguments of the call.
     """
     fields = _FIELDS.get(tool, {})
-    longest = max((known for known in fields if _is_part(field, known)), key=len, default=None)
+    longest = max(
+        (request_field for request_field in fields if _is_part(field, request_field)),
+        key=len,
+        default=None,
+    )
     if longest is None:
         return field
     names = fields[longest]
@@ -102,7 +106,10 @@ def in_argument_names(tool: str, error: StrataError, arguments: Mapping[str, Any
     ]
     if not violations:
         return error.message
-    names = {known: argument_of(tool, known, arguments) for known in _FIELDS.get(tool, {})}
+    names = {
+        request_field: argument_of(tool, request_field, arguments)
+        for request_field in _FIELDS.get(tool, {})
+    }
     names |= {field: name for field, name, _ in violations}
     if all(f"{field} {description}" in error.message for field, _, description in violations):
         problems = (f"'{name}' {_renamed(text, names)}" for _, name, text in violations)
@@ -110,8 +117,8 @@ def in_argument_names(tool: str, error: StrataError, arguments: Mapping[str, Any
     return _renamed(error.message, names)
 
 
-def _is_part(field: str, known: str) -> bool:
-    return field == known or field.startswith((f"{known}.", f"{known}["))
+def _is_part(field: str, request_field: str) -> bool:
+    return field == request_field or field.startswith((f"{request_field}.", f"{request_field}["))
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

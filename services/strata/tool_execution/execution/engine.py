@@ -248,8 +248,10 @@ class CallExecutor:
         except StrataError as error:
             if error.status in _CORRECTABLE_BY_MODEL:
                 # Request fields are mapped to argument names for built-in tools only.
-                named = tool.own is None
-                message = in_argument_names(call.name, error, arguments) if named else error.message
+                is_builtin = tool.own is None
+                message = (
+                    in_argument_names(call.name, error, arguments) if is_builtin else error.message
+                )
                 raise ToolError(message) from error
             _log.warning("tool call failed", tool=call.name, reason=error.reason.value)
             raise ToolError(

@@ -98,14 +98,14 @@ class AuthorizationServer:
 
 
 async def discover(
-    http: httpx2.AsyncClient, server_url: str, wanted: OAuthClient
+    http: httpx2.AsyncClient, server_url: str, client: OAuthClient
 ) -> AuthorizationServer:
     """Finds the authorization server of an MCP server.
 
     Args:
         http: Client with the guarded transport.
         server_url: URL of the MCP server.
-        wanted: The configured issuer and scopes, if any.
+        client: The configured issuer and scopes, if any.
 
     Raises:
         AuthorizationError: There is none, or it is not the configured one.
@@ -122,16 +122,16 @@ async def discover(
         head=True,
     )
     described = await _resource_metadata(http, server_url, challenge)
-    issuer = wanted.issuer
+    issuer = client.issuer
     if described is not None:
         issuer = _choose_issuer(
             [str(authorization_server) for authorization_server in described.authorization_servers],
-            wanted.issuer,
+            client.issuer,
         )
     if server_url.lower().startswith("https:") and issuer.lower().startswith("http:"):
         raise AuthorizationError("The MCP server names an authorization server without TLS.")
     metadata = await _metadata(http, issuer, server_url)
-    scope = wanted.scope or get_client_metadata_scopes(
+    scope = client.scope or get_client_metadata_scopes(
         extract_scope_from_www_auth(challenge), described, metadata, _GRANTS
     )
     resource = resource_url_from_server_url(server_url)
@@ -144,8 +144,8 @@ async def _resource_metadata(
     http: httpx2.AsyncClient, server_url: str, challenge: httpx2.Response
 ) -> ProtectedResourceMetadata | None:
     """Returns the protected resource metadata of the MCP server; None for servers without any."""
-    named = extract_resource_metadata_from_www_auth(challenge)
-    for url in build_protected_resource_metadata_discovery_urls(named, server_url):
+    metadata_url = extract_resource_metadata_from_www_auth(challenge)
+    for url in build_protected_resource_metadata_discovery_urls(metadata_url, server_url):
         response = await _send(http, create_oauth_metadata_request(url), "the MCP server")
         if response.status_code >= 500 or response.status_code == 429:
             status = status_text(response.status_code)
@@ -164,11 +164,11 @@ async def _resource_metadata(
     return None
 
 
-def _choose_issuer(offered: list[str], wanted: str) -> str:
-    if not wanted:
+def _choose_issuer(offered: list[str], configured: str) -> str:
+    if not configured:
         return offered[0]
-    if any(issuers_match(issuer, wanted) for issuer in offered):
-        return wanted
+    if any(issuers_match(issuer, configured) for issuer in offered):
+        return configured
     raise AuthorizationError(
         "The MCP server does not name the configured issuer as its authorization server."
     )
@@ -203,7 +203,7 @@ async def register(
             " manually, and set oauth_client.client_id and oauth_client.issuer."
         )
     local = redirect_uri.startswith("http:")
-    wanted = OAuthClientMetadata.model_validate(
+    client_metadata = OAuthClientMetadata.model_validate(
         {
             "client_name": "Strata",
             "redirect_uris": [redirect_uri],
@@ -214,7 +214,7 @@ async def register(
             "scope": server.scope or None,
         }
     )
-    request = create_client_registration_request(server.metadata, wanted, server.issuer)
+    request = create_client_registration_request(server.metadata, client_metadata, server.issuer)
     response = await _send(http, request, "the authorization server")
     if response.status_code not in _SUCCESS:
         status = status_text(response.status_code)

@@ -119,10 +119,10 @@ class McpConnection:
                 for _ in range(_MOST_PAGES):
                     parameters = {"cursor": cursor} if cursor else {}
                     page = await self._request("tools/list", parameters, seconds)
-                    listed = page.get("tools")
-                    if not isinstance(listed, list):
+                    page_tools = page.get("tools")
+                    if not isinstance(page_tools, list):
                         raise ConnectError("its list of tools is not a list")
-                    tools += listed
+                    tools += page_tools
                     if len(tools) > MOST_TOOLS:
                         raise ConnectError(f"it has more than {MOST_TOOLS} tools")
                     cursor = page.get("nextCursor")
@@ -206,8 +206,10 @@ class McpConnection:
         if error.code != types.CONNECTION_CLOSED:
             status = self._status()
             if error.message.startswith(_NO_ANSWER) and not 400 <= status < 500:
-                answered = f"it answered {status_text(status)}" if status >= 500 else error.message
-                return LostError(answered[:MAX_ERROR])
+                description = (
+                    f"it answered {status_text(status)}" if status >= 500 else error.message
+                )
+                return LostError(description[:MAX_ERROR])
             return RefusedError(error.message[:MAX_ERROR])
         # The reason is known when the task has ended.
         alone = self.in_flight == 1
@@ -259,7 +261,7 @@ class McpConnection:
 
     @contextlib.asynccontextmanager
     async def _watched(self, source: Any) -> AsyncIterator[Any]:
-        """Yields a stream with the same messages, and notices its end also between requests."""
+        """Yields a stream with the same messages, and detects its end also between requests."""
         sink, incoming = anyio.create_memory_object_stream[Any](0)
 
         async def forward() -> None:

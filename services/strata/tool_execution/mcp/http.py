@@ -50,7 +50,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectError(error.message, request=request) from None
         failure: Exception | None = None
         for address in addresses[:_MOST_ADDRESSES]:
-            sent = httpx2.Request(
+            guarded_request = httpx2.Request(
                 request.method,
                 request.url.copy_with(host=str(address)),
                 headers=request.headers,
@@ -58,7 +58,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                 extensions={**request.extensions, "sni_hostname": target.host},
             )
             try:
-                response = await self._transport.handle_async_request(sent)
+                response = await self._transport.handle_async_request(guarded_request)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 failure = error
                 continue
@@ -95,10 +95,10 @@ class _Bounded(httpx2.AsyncByteStream):
         self._request = request
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = self._limit
+        remaining_bytes = self._limit
         async for chunk in self._stream:
-            left -= len(chunk)
-            if left < 0:
+            remaining_bytes -= len(chunk)
+            if remaining_bytes < 0:
                 raise httpx2.ReadError(
                     f"the answer exceeds {self._limit} bytes", request=self._request
                 )

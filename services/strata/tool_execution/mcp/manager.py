@@ -203,8 +203,8 @@ class McpManager:
             # The session has newer information than the database.
             reason = CHANGED_REASON if now is not None else GONE_REASON
             raise ToolError(f"{tool.name} may not be run now: {reason}.")
-        left = max(0.0, deadline - asyncio.get_running_loop().time())
-        return await connection.call(origin.name, arguments, left)
+        remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
+        return await connection.call(origin.name, arguments, remaining_s)
 
     async def refresh(self, server_id: str) -> ServerSyncResult:
         """Reads the tools of a server again, without waiting for the backoff of earlier failures.
@@ -228,8 +228,8 @@ class McpManager:
                 connection = entry.connection
                 if connection is not None and entry.fingerprint == _fingerprint(connectable):
                     try:
-                        listed = await connection.list_tools(self._limits.connect_s)
-                        return await self._synced(connectable, connection, listed)
+                        server_tools = await connection.list_tools(self._limits.connect_s)
+                        return await self._synced(connectable, connection, server_tools)
                     except ConnectError:
                         pass
                 await self._disconnect(entry)
@@ -272,8 +272,11 @@ class McpManager:
             key[0] for key, entry in self._entries.items() if entry.connection is not None
         )
         sessions.update(key[0] for key in self._contacts)
-        most = share_of(self._limits.connections)
-        return sessions[current_project()] < most and sessions.total() < self._limits.connections
+        max_connections = share_of(self._limits.connections)
+        return (
+            sessions[current_project()] < max_connections
+            and sessions.total() < self._limits.connections
+        )
 
     def _contact_done(self, key: Key, _: asyncio.Task[None]) -> None:
         self._contacts.pop(key, None)
@@ -382,8 +385,8 @@ class McpManager:
                 self._limits.connect_s,
             )
             try:
-                listed = await connection.list_tools(self._limits.connect_s)
-                synced = await self._synced(connectable, connection, listed)
+                server_tools = await connection.list_tools(self._limits.connect_s)
+                synced = await self._synced(connectable, connection, server_tools)
             except BaseException:
                 await connection.close()
                 raise
@@ -399,23 +402,23 @@ class McpManager:
         return synced
 
     async def _synced(
-        self, connectable: Connectable, connection: McpConnection, listed: list[Any]
+        self, connectable: Connectable, connection: McpConnection, server_tools: list[Any]
     ) -> ServerSyncResult:
         # Descriptions are stored and shown, and a server may repeat secrets in them: redact first.
         name, redactor = connectable.server.name, self._redactor(connectable)
         # On a thread: a server can list hundreds of tools, each with a large schema.
-        reported = await asyncio.to_thread(lambda: check_tools(name, redactor.value(listed)))
+        reported = await asyncio.to_thread(lambda: check_tools(name, redactor.value(server_tools)))
         synced = await self._store.sync(connectable.server.id, reported)
         connection.digests = {tool.name: tool.digest for tool in reported if not tool.problem}
         return synced
 
     async def _make_space(self, entry: _Entry) -> None:
-        project, most = current_project(), share_of(self._limits.connections)
-        held = Counter(
+        project, max_connections = current_project(), share_of(self._limits.connections)
+        connection_counts = Counter(
             key[0] for key, other in self._entries.items() if other.connection is not None
         )
-        full = held[project] >= most
-        if not full and held.total() < self._limits.connections:
+        full = connection_counts[project] >= max_connections
+        if not full and connection_counts.total() < self._limits.connections:
             return
         idle = {
             key: other
@@ -427,7 +430,7 @@ class McpManager:
         }
         if not idle:
             raise ConnectError(
-                f"the project has sessions with {most} MCP servers, the maximum"
+                f"the project has sessions with {max_connections} MCP servers, the maximum"
                 if full
                 else "this server has the maximum number of MCP sessions"
             )
@@ -435,7 +438,7 @@ class McpManager:
         least = min(
             idle,
             key=lambda key: (
-                -held[key[0]],
+                -connection_counts[key[0]],
                 idle[key].connection.last_used,  # type: ignore[union-attr]
             ),
         )
@@ -464,8 +467,8 @@ class McpManager:
                     connectable = (await self._store.connectable([server_id])).get(server_id)
                     if connectable is None:
                         return
-                    listed = await connection.list_tools(self._limits.connect_s)
-                    await self._synced(connectable, connection, listed)
+                    server_tools = await connection.list_tools(self._limits.connect_s)
+                    await self._synced(connectable, connection, server_tools)
                 except (ConnectError, StrataError) as error:
                     text = (
                         str(error)
@@ -487,15 +490,18 @@ class McpManager:
         return _redactor(connectable, secrets, self._entry(connectable).tokens)
 
     def _secrets(self, connectable: Connectable, name: str) -> dict[str, str]:
-        wanted = sorted(connectable.server.secret_names)
-        missing = [secret for secret in wanted if secret not in connectable.sealed]
+        secret_names = sorted(connectable.server.secret_names)
+        missing = [secret for secret in secret_names if secret not in connectable.sealed]
         if missing:
             raise ToolError(
                 f"{name} needs the secret {', '.join(missing)}, which is not stored."
                 " Someone with an admin key must store it."
             )
         try:
-            return {secret: self._box.open(secret, connectable.sealed[secret]) for secret in wanted}
+            return {
+                secret: self._box.open(secret, connectable.sealed[secret])
+                for secret in secret_names
+            }
         except (DataLossError, FailedPreconditionError) as error:
             raise ToolError(f"{name} cannot be used: {error.message}") from None
 

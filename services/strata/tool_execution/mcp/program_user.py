@@ -106,16 +106,16 @@ class ProgramUsers:
         os.utime(home)
         return ProgramUser(uid, home)
 
-    def _free(self, wanted: int, taken: set[int]) -> int:
+    def _free(self, first_uid: int, used_uids: set[int]) -> int:
         """Returns a user id that no server has.
 
         The search starts at an offset that depends on the server, so that two independent
         installations on one machine rarely use the same ids.
         """
-        start = wanted % len(self._uids)
+        start = first_uid % len(self._uids)
         for offset in range(len(self._uids)):
             uid = self._uids[(start + offset) % len(self._uids)]
-            if uid not in taken:
+            if uid not in used_uids:
                 return uid
         return self._reclaimed()
 

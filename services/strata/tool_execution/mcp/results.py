@@ -54,7 +54,7 @@ class _ContentReader:
 
     def __init__(self) -> None:
         self.images: list[ReturnedImage] = []
-        self._left = MAX_IMAGES_BYTES
+        self._remaining_bytes = MAX_IMAGES_BYTES
 
     def text(self, part: Any) -> str:
         """Returns the text of one part; for a part that cannot be shown, a note."""
@@ -77,12 +77,12 @@ class _ContentReader:
             case other:
                 return f"[content of the type {str(other)[:50]}, not shown]"
 
-    def _resource(self, held: Mapping[str, Any]) -> str:
-        if isinstance(held.get("text"), str):
-            return str(held["text"])
-        uri = str(held.get("uri", ""))[:500]
-        if str(held.get("mimeType", "")).startswith("image/") and "blob" in held:
-            return f"[resource {uri}] {self._image(held['mimeType'], held['blob'])}"
+    def _resource(self, resource: Mapping[str, Any]) -> str:
+        if isinstance(resource.get("text"), str):
+            return str(resource["text"])
+        uri = str(resource.get("uri", ""))[:500]
+        if str(resource.get("mimeType", "")).startswith("image/") and "blob" in resource:
+            return f"[resource {uri}] {self._image(resource['mimeType'], resource['blob'])}"
         return f"[resource {uri}, not text, not shown]"
 
     def _image(self, media_type: Any, encoded: Any) -> str:
@@ -95,9 +95,9 @@ class _ContentReader:
             size = len(str(encoded)) * 3 // 4
             why = str(error) if isinstance(error, ImageError) else "is not valid Base64"
             return f"[image, {kind}, about {size} bytes, not shown: it {why}]"
-        if len(self.images) == MAX_IMAGES or len(data) > self._left:
+        if len(self.images) == MAX_IMAGES or len(data) > self._remaining_bytes:
             return f"[image, {kind}, {len(data)} bytes, not shown: the images are too many]"
-        self._left -= len(data)
+        self._remaining_bytes -= len(data)
         self.images.append(ReturnedImage(header, data))
         return f"[image {len(self.images)}: {header.media_type}, {header.width} x {header.height}]"
 

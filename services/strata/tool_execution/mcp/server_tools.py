@@ -52,34 +52,34 @@ class ServerToolNames:
         Raises:
             NotFoundError: A server does not exist (``TOOL_NOT_FOUND``).
         """
-        wanted = {name: server for name in names if (server := server_of(name)) is not None}
-        if not wanted:
+        server_of_name = {name: server for name in names if (server := server_of(name)) is not None}
+        if not server_of_name:
             return list(names), [], []
-        servers = await self._store.of_servers(set(wanted.values()))
-        missing = [name for name, server in wanted.items() if server not in servers]
+        servers = await self._store.of_servers(set(server_of_name.values()))
+        missing = [name for name, server in server_of_name.items() if server not in servers]
         if missing and not skip_missing:
             raise tool_missing(missing[0])
         self._contact.keep_connected(
             [server.server_id for server in servers.values() if server.enabled],
             [server.server_id for server in servers.values() if server.away],
         )
-        single = [name for name in names if name not in wanted]
+        single = [name for name in names if name not in server_of_name]
         space = space_for_server_tools(names)
         chosen: list[str] = []
         notes: dict[str, pb.ServerTools] = {}
-        for name, server in wanted.items():
+        for name, server in server_of_name.items():
             tools = servers.get(server) or ServerTools("", problem="there is no such MCP server")
             available = [name for name in tools.names if name not in single]
-            taken = available[: space - len(chosen)]
+            added = available[: space - len(chosen)]
             problem = tools.problem
-            if len(taken) < len(available):
-                left_out = len(available) - len(taken)
+            if len(added) < len(available):
+                left_out = len(available) - len(added)
                 problem = (
                     f"{left_out} of {len(available)} tools are left out: a model is offered"
                     f" at most {MAX_OFFERED_TOOLS} tools, and {len(set(single))} are named singly"
                 )
-            chosen += taken
-            notes[name] = pb.ServerTools(name=name, tools=len(taken), problem=problem)
+            chosen += added
+            notes[name] = pb.ServerTools(name=name, tools=len(added), problem=problem)
         if run_id:
             chosen = list(await self._store.keep_choice(run_id, chosen))
             chosen = [name for name in chosen if name not in single]

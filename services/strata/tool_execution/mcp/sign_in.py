@@ -56,7 +56,7 @@ class TransportFactory(Protocol):
 
 
 class NoTokenError(Exception):
-    """There is no valid token; the message has the reason and what to do."""
+    """No valid token exists; the message contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +115,14 @@ class SignIns:
                 key.
             ResourceExhaustedError: The server has too many pending sign-ins.
         """
-        server, wanted = await self._server(server_id)
+        server, oauth_client = await self._server(server_id)
         # Fails before any request is sent if there is no master key.
         self._box.seal(_pending_name(server_id), "")
         flow: Any = await asyncio.to_thread(importlib.import_module, _FLOW)
         async with self._client_for_step(server_id, flow) as http:
-            authorization_server = await flow.discover(http, server.url, wanted)
-            if wanted.client_id:
-                client = await self._own_client(server, wanted)
+            authorization_server = await flow.discover(http, server.url, oauth_client)
+            if oauth_client.client_id:
+                client = await self._own_client(server, oauth_client)
             else:
                 client = await flow.register(http, authorization_server, redirect_uri)
         verifier, challenge = flow.new_pkce_pair()
@@ -222,13 +222,13 @@ class SignIns:
                 return newer
         raise NoTokenError(f"{REVOKED}: {SIGN_IN_AGAIN}")
 
-    def _opened(self, server: McpServer, stored: SealedTokens | None) -> Tokens:
-        if stored is None:
+    def _opened(self, server: McpServer, sealed_tokens: SealedTokens | None) -> Tokens:
+        if sealed_tokens is None:
             raise NoTokenError(NOT_SIGNED_IN)
-        if stored.problem:
-            raise NoTokenError(f"{stored.problem}: {SIGN_IN_AGAIN}")
+        if sealed_tokens.problem:
+            raise NoTokenError(f"{sealed_tokens.problem}: {SIGN_IN_AGAIN}")
         try:
-            tokens = _tokens(self._box.open(_tokens_name(server.id), stored.sealed))
+            tokens = _tokens(self._box.open(_tokens_name(server.id), sealed_tokens.sealed))
         except (DataLossError, FailedPreconditionError) as error:
             raise NoTokenError(f"{error.message} {SIGN_IN_AGAIN}") from None
         if tokens.server_url != server.url:
@@ -251,15 +251,15 @@ class SignIns:
             )
         return server, server.oauth
 
-    async def _own_client(self, server: McpServer, wanted: OAuthClient) -> RegisteredClient:
-        if not wanted.client_secret:
-            return RegisteredClient(wanted.client_id)
+    async def _own_client(self, server: McpServer, client: OAuthClient) -> RegisteredClient:
+        if not client.client_secret:
+            return RegisteredClient(client.client_id)
         connectable = (await self._servers.connectable([server.id])).get(server.id)
-        sealed = connectable.sealed.get(wanted.client_secret) if connectable is not None else None
+        sealed = connectable.sealed.get(client.client_secret) if connectable is not None else None
         if sealed is None:
-            raise sign_in_failed(server.id, f"The secret {wanted.client_secret} is not stored.")
-        secret = self._box.open(wanted.client_secret, sealed)
-        return RegisteredClient(wanted.client_id, secret, "client_secret_basic")
+            raise sign_in_failed(server.id, f"The secret {client.client_secret} is not stored.")
+        secret = self._box.open(client.client_secret, sealed)
+        return RegisteredClient(client.client_id, secret, "client_secret_basic")
 
     @asynccontextmanager
     async def _client_for_step(
@@ -348,13 +348,13 @@ class SignedInAuth(httpx2.Auth):
 
 
 def _pending_sign_in(text: str) -> PendingSignIn:
-    known = json.loads(text)
-    return PendingSignIn(**{**known, "client": RegisteredClient(**known["client"])})
+    fields = json.loads(text)
+    return PendingSignIn(**{**fields, "client": RegisteredClient(**fields["client"])})
 
 
 def _tokens(text: str) -> Tokens:
-    known = json.loads(text)
-    return Tokens(**{**known, "client": RegisteredClient(**known["client"])})
+    fields = json.loads(text)
+    return Tokens(**{**fields, "client": RegisteredClient(**fields["client"])})
 
 
 def _hash(state: str) -> str:

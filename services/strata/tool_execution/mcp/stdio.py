@@ -33,11 +33,11 @@ _MAX_ERROR_OUTPUT = 2_000
 _GRACE_S = 1.0
 _POLL_S = 0.01
 _WATCH_S = 0.5
-# The launcher tells the kernel to kill it when this process dies, then replaces itself by the
-# program. As root it first switches to the user and sets no_new_privs, so that setuid programs gain
-# nothing. Changing the user resets the death signal, so the signal is set last.
+# The launcher has the kernel kill it when this process dies, then replaces itself by the program.
+# As root it first switches to the user and sets no_new_privs, so that setuid programs gain nothing.
+# Changing the user resets the death signal, so the signal is set last.
 # The program's environment variables arrive on standard input, before the protocol: the launcher
-# starts with the privileges of this process, and the linker obeys variables such as LD_PRELOAD.
+# starts with the privileges of this process, and the linker reads variables such as LD_PRELOAD.
 _START = """
 import ctypes, json, os, shutil, signal, sys
 parent, uid, size, command = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
@@ -227,17 +227,42 @@ async def open_stdio(
     Raises:
         ConnectError: The program cannot be started.
     """
+    program = Program(await _start(command, environment, user))
+    incoming_sink, incoming = anyio.create_memory_object_stream[Any](0)
+    outgoing, outgoing_source = anyio.create_memory_object_stream[Any](0)
+    tasks = [
+        asyncio.create_task(program.read(incoming_sink, limit)),
+        asyncio.create_task(program.write(outgoing_source)),
+        asyncio.create_task(program.read_errors()),
+    ]
+    try:
+        yield incoming, outgoing, program
+    finally:
+        cancelled = await _stopped(program)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in (incoming_sink, incoming, outgoing, outgoing_source):
+            stream.close()
+        if cancelled:
+            raise asyncio.CancelledError
+
+
+async def _start(
+    command: Sequence[str], environment: Mapping[str, str], user: ProgramUser | None
+) -> asyncio.subprocess.Process:
+    """Starts the process of a program; see `open_stdio`."""
     if user is None and os.geteuid() == 0:
         raise ConnectError("programs are not started as root")
-    own = user.environment if user is not None else {}
-    variables = {**get_default_environment(), **own, **environment}
+    user_variables = user.environment if user is not None else {}
+    variables = {**get_default_environment(), **user_variables, **environment}
     if shutil.which(command[0], path=variables.get("PATH")) is None:
         raise ConnectError(f"the program {command[0]} was not found")
     uid = user.uid if user is not None else -1
-    sent = json.dumps(variables).encode()
+    encoded_variables = json.dumps(variables).encode()
     launcher = (sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), str(uid))
     starting = asyncio.create_subprocess_exec(
-        *(*launcher, str(len(sent)), *command),
+        *(*launcher, str(len(encoded_variables)), *command),
         cwd=user.home if user is not None else None,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -251,33 +276,21 @@ async def open_stdio(
         raise ConnectError(f"the program could not be started: {error.strerror}") from None
     assert process.stdin is not None
     # Only buffered here; `Program.write` waits until the program has read it.
-    process.stdin.write(sent)
-    program = Program(process)
-    incoming_sink, incoming = anyio.create_memory_object_stream[Any](0)
-    outgoing, outgoing_source = anyio.create_memory_object_stream[Any](0)
-    tasks = [
-        asyncio.create_task(program.read(incoming_sink, limit)),
-        asyncio.create_task(program.write(outgoing_source)),
-        asyncio.create_task(program.read_errors()),
-    ]
-    try:
-        yield incoming, outgoing, program
-    finally:
-        stopping = asyncio.create_task(program.stop())
-        cancelled = False
-        while not stopping.done():
-            try:
-                await asyncio.shield(stopping)
-            except asyncio.CancelledError:
-                # Stopping takes a bounded time; otherwise the program would stay forever.
-                cancelled = True
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for stream in (incoming_sink, incoming, outgoing, outgoing_source):
-            stream.close()
-        if cancelled:
-            raise asyncio.CancelledError
+    process.stdin.write(encoded_variables)
+    return process
+
+
+async def _stopped(program: Program) -> bool:
+    """Stops a program, even if cancelled meanwhile; returns whether it was cancelled."""
+    stopping = asyncio.create_task(program.stop())
+    cancelled = False
+    while not stopping.done():
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            # Stopping takes a bounded time; otherwise the program would stay forever.
+            cancelled = True
+    return cancelled
 
 
 def _runs(pid: int) -> bool:

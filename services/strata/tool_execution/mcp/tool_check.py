@@ -34,16 +34,17 @@ _REMOVED_KEYWORDS = frozenset(
 _DEEPEST = 64
 
 
-def check_tools(server: str, listed: Sequence[Any]) -> list[ReportedTool]:
+def check_tools(server: str, server_tools: Sequence[Any]) -> list[ReportedTool]:
     """Returns the listed tools of a server, each with its problem, if any.
 
     Args:
         server: Name of the server.
-        listed: Tools as the server sent them, unchecked. Those without a valid name are left out.
+        server_tools: Tools as the server sent them, unchecked. Those without a valid name are left
+            out.
     """
     tools: dict[str, ReportedTool] = {}
-    taken: set[str] = set()
-    for item in listed:
+    used_names: set[str] = set()
+    for item in server_tools:
         name = item.get("name") if isinstance(item, Mapping) else None
         if not isinstance(name, str) or not _nameable(name):
             continue
@@ -51,23 +52,23 @@ def check_tools(server: str, listed: Sequence[Any]) -> list[ReportedTool]:
             tools[name] = ReportedTool(name, tools[name].tool_name, problem="it is listed twice")
             continue
         tool_name = registry_name(server, name)
-        if tool_name in taken:
+        if tool_name in used_names:
             tools[name] = ReportedTool(
                 name, tool_name, problem="its name is too similar to the name of another tool"
             )
             continue
-        taken.add(tool_name)
+        used_names.add(tool_name)
         tools[name] = _checked(name, tool_name, item)
     return list(tools.values())
 
 
 def registry_name(server: str, name: str) -> str:
     """Returns ``server__tool``; a name with invalid characters or too long gets a hash instead."""
-    whole = f"{server}{_SEPARATOR}{name}"
-    fit = _UNFIT.sub("_", whole)
-    if fit == whole and len(whole) <= MAX_NAME:
-        return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    full_name = f"{server}{_SEPARATOR}{name}"
+    fit = _UNFIT.sub("_", full_name)
+    if fit == full_name and len(full_name) <= MAX_NAME:
+        return full_name
+    digest = hashlib.sha256(full_name.encode()).hexdigest()[:8]
     return f"{fit[: MAX_NAME - len(digest) - 1]}_{digest}"
 
 
@@ -126,16 +127,16 @@ def _without_keywords(schema: Any, depth: int) -> Any:
         return schema
     if depth > _DEEPEST:
         raise UnusableSchemaError("is nested too deeply")
-    kept = {key: value for key, value in schema.items() if key not in _REMOVED_KEYWORDS}
+    remaining = {key: value for key, value in schema.items() if key not in _REMOVED_KEYWORDS}
     for key in _MAPS:
-        if isinstance(kept.get(key), dict):
-            kept[key] = {
-                name: _without_keywords(part, depth + 1) for name, part in kept[key].items()
+        if isinstance(remaining.get(key), dict):
+            remaining[key] = {
+                name: _without_keywords(part, depth + 1) for name, part in remaining[key].items()
             }
     for key in _LISTS:
-        if isinstance(kept.get(key), list):
-            kept[key] = [_without_keywords(part, depth + 1) for part in kept[key]]
+        if isinstance(remaining.get(key), list):
+            remaining[key] = [_without_keywords(part, depth + 1) for part in remaining[key]]
     for key in _SINGLE:
-        if key in kept:
-            kept[key] = _without_keywords(kept[key], depth + 1)
-    return kept
+        if key in remaining:
+            remaining[key] = _without_keywords(remaining[key], depth + 1)
+    return remaining

@@ -103,8 +103,8 @@ class McpTransports:
             raise ConnectError(stdio_disabled(server.name).message)
         from strata.tool_execution.mcp.stdio import open_stdio  # noqa: PLC0415 - the SDK
 
-        named = {key: secrets[name] for key, name in server.environment_secrets.items()}
-        environment = {**server.environment, **named}
+        secret_variables = {key: secrets[name] for key, name in server.environment_secrets.items()}
+        environment = {**server.environment, **secret_variables}
         async with contextlib.AsyncExitStack() as stack:
             user = await self._assigned_user(stack, project, server.id)
             opened = open_stdio(server.command, environment, self.message_bytes, user)
@@ -115,8 +115,8 @@ class McpTransports:
                     return f"a message exceeds {self.message_bytes} bytes"
                 errors = program.error_output
                 output = f"its output: {errors[-500:]}" if errors else ""
-                ended = f"the program {program.end}" if program.end else ""
-                return "; ".join(text for text in (ended, output) if text)
+                end = f"the program {program.end}" if program.end else ""
+                return "; ".join(text for text in (end, output) if text)
 
             yield Streams(incoming, outgoing, failure_details, ended=lambda: program.ended)
 
@@ -148,8 +148,8 @@ class McpTransports:
         from mcp.client.sse import sse_client  # noqa: PLC0415 - the SDK
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
-        named = {key: secrets[name] for key, name in server.header_secrets.items()}
-        sent = {**server.headers, **named}
+        secret_headers = {key: secrets[name] for key, name in server.header_secrets.items()}
+        sent = {**server.headers, **secret_headers}
         if server.bearer_secret:
             sent["Authorization"] = f"Bearer {secrets[server.bearer_secret]}"
         transport = self.transport()

@@ -199,8 +199,8 @@ class Builder:
 
     def _message(self, output: str, folder: Path) -> str:
         hidden = ((self.index_url, "the index"), (self.proxy, "the proxy"), (str(folder), ""))
-        for secret, shown in hidden:
-            output = output.replace(secret, shown) if secret else output
+        for secret, replacement in hidden:
+            output = output.replace(secret, replacement) if secret else output
         output = _HINT_OF_CERTIFICATES.sub(_CERTIFICATES, output)
         message = " ".join(_URL_USER.sub("//", _DRAWN.sub(" ", output)).split())
         return message[:_MAX_MESSAGE] or "uv failed without a message."
@@ -208,7 +208,7 @@ class Builder:
 
 def _files(folder: Path) -> list[int]:
     """Returns the sizes of the files below a folder; hard links to one file count once."""
-    seen: set[int] = set()
+    inodes: set[int] = set()
     sizes: list[int] = []
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -216,8 +216,8 @@ def _files(folder: Path) -> list[int]:
                 status = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - many
             except OSError:
                 continue
-            if status.st_ino not in seen:
-                seen.add(status.st_ino)
+            if status.st_ino not in inodes:
+                inodes.add(status.st_ino)
                 sizes.append(status.st_size)
     return sizes
 
@@ -237,10 +237,10 @@ def _let_read(target: Path) -> None:
 
 async def _read(process: asyncio.subprocess.Process) -> str:
     assert process.stderr is not None
-    kept = bytearray()
+    start = bytearray()
     while data := await process.stderr.read(1 << 14):
-        kept += data[: max(_MAX_OUTPUT - len(kept), 0)]
-    return kept.decode("utf-8", "replace")
+        start += data[: max(_MAX_OUTPUT - len(start), 0)]
+    return start.decode("utf-8", "replace")
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

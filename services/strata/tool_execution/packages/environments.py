@@ -146,9 +146,9 @@ class Environments:
             # A process builds it, or it has been used again.
             if not _try_lock(lock) or path.stat().st_mtime > before:
                 return
-            gone = self._root / f".removing-{secrets.token_hex(8)}"
-            path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            moved_path = self._root / f".removing-{secrets.token_hex(8)}"
+            path.rename(moved_path)
+        shutil.rmtree(moved_path, ignore_errors=True)
 
 
 def _used(path: Path) -> bool:

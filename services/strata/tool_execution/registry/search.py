@@ -71,24 +71,24 @@ class ToolSearch:
 
         Without an embedding model, only words are compared.
         """
-        stored = await self._store.searchable(MOST_TOOLS)
-        known = {tool.name: (tool, vector) for tool, vector in stored}
-        known.update((tool.name, (tool, None)) for tool in self._builtin.values())
-        tools = [tool for tool, _ in known.values()]
-        kept = {tool.id: vector for tool, vector in stored if vector is not None}
-        query_vector, vectors = await self._vectors_for(query, tools, kept)
+        stored_tools = await self._store.searchable(MOST_TOOLS)
+        tools_by_name = {tool.name: (tool, vector) for tool, vector in stored_tools}
+        tools_by_name.update((tool.name, (tool, None)) for tool in self._builtin.values())
+        tools = [tool for tool, _ in tools_by_name.values()]
+        stored_vectors = {tool.id: vector for tool, vector in stored_tools if vector is not None}
+        query_vector, vectors = await self._vectors_for(query, tools, stored_vectors)
         # In a thread: 2,000 tools take more than a tenth of a second.
         return await asyncio.to_thread(_best, query, query_vector, tools, vectors, limit)
 
     async def _vectors_for(
-        self, query: str, tools: Sequence[Tool], kept: Mapping[str, StoredVector]
+        self, query: str, tools: Sequence[Tool], stored_vectors: Mapping[str, StoredVector]
     ) -> tuple[Sequence[float], Mapping[str, bytes]]:
         """Returns the vector of the query, and the tools' vectors by id; none without a model."""
         try:
             embedder = await self._model()
             if embedder is None:
                 return (), {}
-            vectors = await self._vectors(embedder, tools, kept)
+            vectors = await self._vectors(embedder, tools, stored_vectors)
             [query_vector] = await embedder.embed([query], "query")
         except StrataError as error:
             _log.warning("tools are searched by words only", reason=error.reason.value)
@@ -104,17 +104,17 @@ class ToolSearch:
         return self._embedder
 
     async def _vectors(
-        self, embedder: Embedder, tools: Sequence[Tool], kept: Mapping[str, StoredVector]
+        self, embedder: Embedder, tools: Sequence[Tool], stored_vectors: Mapping[str, StoredVector]
     ) -> dict[str, bytes]:
         vectors: dict[str, bytes] = {}
         missing: list[tuple[Tool, str]] = []
         hashes = await asyncio.to_thread(_hashes, embedder.model_id, tools)
         for tool, name in zip(tools, hashes, strict=True):
-            stored = kept.get(tool.id)
+            stored_vector = stored_vectors.get(tool.id)
             if tool.own is None and name in self._own_vectors:
                 vectors[tool.id] = self._own_vectors[name]
-            elif stored is not None and stored.text_hash == name:
-                vectors[tool.id] = stored.vector
+            elif stored_vector is not None and stored_vector.text_hash == name:
+                vectors[tool.id] = stored_vector.vector
             else:
                 missing.append((tool, name))
         loop = asyncio.get_running_loop()
@@ -131,14 +131,16 @@ class ToolSearch:
         self, embedder: Embedder, tools: Sequence[tuple[Tool, str]]
     ) -> dict[str, bytes]:
         """Computes and keeps the vectors of tools, given with the hashes of their texts."""
-        made = await self._embedded(embedder, {key: _text(tool) for tool, key in tools})
-        self._own_vectors.update((key, made[key]) for tool, key in tools if tool.own is None)
+        embeddings = await self._embedded(embedder, {key: _text(tool) for tool, key in tools})
+        self._own_vectors.update((key, embeddings[key]) for tool, key in tools if tool.own is None)
         keep = [
-            StoredVector(tool.id, key, made[key]) for tool, key in tools if tool.own is not None
+            StoredVector(tool.id, key, embeddings[key])
+            for tool, key in tools
+            if tool.own is not None
         ]
         if keep:
             await self._store.keep_vectors(keep)
-        return {tool.id: made[key] for tool, key in tools}
+        return {tool.id: embeddings[key] for tool, key in tools}
 
     async def _embedded(self, embedder: Embedder, texts: Mapping[str, str]) -> Mapping[str, bytes]:
         """Returns the vectors of texts by hash; concurrent searches embed equal texts once."""
@@ -162,8 +164,8 @@ class ToolSearch:
 
 
 async def _embed(embedder: Embedder, texts: Mapping[str, str]) -> Mapping[str, bytes]:
-    made = await embedder.embed(list(texts.values()), "document")
-    return dict(zip(texts, map(_packed, made), strict=True))
+    embeddings = await embedder.embed(list(texts.values()), "document")
+    return dict(zip(texts, map(_packed, embeddings), strict=True))
 
 
 # Highest cosine similarity of unrelated texts with the local model.
@@ -201,20 +203,20 @@ def _best(
 
 def _overlap(query: str, tool: Tool) -> float:
     """Returns the weighted share of the query's words that a tool contains; 0 to 1."""
-    wanted = set(_words(query))
-    if not wanted:
+    query_words = set(_words(query))
+    if not query_words:
         return 0.0
     name, tags = set(_words(tool.name)), set(_words(" ".join(tool.tags)))
     described = set(_words(tool.description))
     gained = 0.0
-    for word in wanted:
+    for word in query_words:
         if word in name:
             gained += _NAME_WEIGHT
         elif word in tags:
             gained += _TAG_WEIGHT
         elif word in described or (len(word) > 3 and any(w.startswith(word) for w in described)):
             gained += 1.0
-    return gained / (_NAME_WEIGHT * len(wanted))
+    return gained / (_NAME_WEIGHT * len(query_words))
 
 
 def _words(text: str) -> list[str]:

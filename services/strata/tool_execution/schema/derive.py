@@ -113,12 +113,12 @@ def takes_agent_state(source: str, function: str) -> bool:
     if AGENT_STATE not in source:
         return False
     # If two functions have the name, the last one counts, as in `derive_tool`.
-    named = {
+    names = {
         statement.name: statement
         for statement in _parse(source).body
         if isinstance(statement, _Function)
     }
-    meant = named.get(function)
+    meant = names.get(function)
     return meant is not None and any(
         parameter.arg == AGENT_STATE for parameter, _ in _parameters(meant.args)
     )

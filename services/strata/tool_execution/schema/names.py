@@ -69,9 +69,9 @@ class ModuleNames:
             root = node.id
         if root is None:
             return None
-        whole = ".".join([root, *reversed(parts)])
-        whole = whole.replace("typing_extensions.", "typing.", 1)
-        return _SAME.get(whole, whole)
+        full_name = ".".join([root, *reversed(parts)])
+        full_name = full_name.replace("typing_extensions.", "typing.", 1)
+        return _SAME.get(full_name, full_name)
 
     def _read(self, statement: ast.stmt) -> None:
         match statement:

@@ -22,12 +22,12 @@ class Problem:
 
     def __str__(self) -> str:
         """Returns text such as ``line 3, parameter 'city': has no annotation``."""
-        places = []
+        locations = []
         if self.line:
-            places.append(f"line {self.line}")
+            locations.append(f"line {self.line}")
         if self.parameter:
-            places.append(f"parameter {self.parameter!r}")
-        return f"{', '.join(places)}: {self.text}" if places else self.text
+            locations.append(f"parameter {self.parameter!r}")
+        return f"{', '.join(locations)}: {self.text}" if locations else self.text
 
 
 class SourceError(Exception):

@@ -14,8 +14,7 @@ from strata.protocol.errors import invalid_field
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import NestedCaller
 from strata.tool_execution.convert import execution as convert
-from strata.tool_execution.custom.agent_memory import BlockMemory
-from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
+from strata.tool_execution.custom.executor import OwnTools, ToolRunners
 from strata.tool_execution.domain.registry import ToolStore, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.execution.engine import CallExecutor, Executor
@@ -34,9 +33,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         tools: The built-in tools by name.
         engine: Runs calls.
         store: The project's own tools.
-        runner: Runs custom tools.
-        mcp: Runs tools of MCP servers.
-        memory: Memory blocks for tools that take ``agent_state``.
+        runners: Runs the project's own tools.
         prepare: Called when an agent has tools that need the sandbox, before the first call.
         nesting: Creates the executor of code that calls tools, from the maker of nested calls and
             the parameter names by tool name.
@@ -47,21 +44,18 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         tools: Mapping[str, Tool],
         engine: CallExecutor,
         store: ToolStore,
-        runner: SandboxRunner,
-        mcp: McpRunner,
-        memory: BlockMemory,
+        runners: ToolRunners,
+        *,
         prepare: Callable[[], None],
         nesting: Callable[[NestedCaller, Mapping[str, Sequence[str]]], Executor],
     ) -> None:
         self._tools = dict(tools)
         self._engine = engine
         self._store = store
-        self._runner = runner
-        self._mcp = mcp
-        self._memory = memory
+        self._runners = runners
         self._prepare = prepare
         self._nesting = nesting
-        self._resolver = ServerToolNames(store, mcp)
+        self._resolver = ServerToolNames(store, runners.mcp)
 
     async def ResolveTools(
         self, request: pb.ResolveToolsRequest, context: Context
@@ -71,11 +65,11 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
             request.names, request.run_id, skip_missing=request.skip_missing
         )
         names = [*single, *of_servers]
-        known = await self._known(names, of_servers if request.run_id else ())
-        missing = [name for name in single if name not in known]
+        tools_by_name = await self._known(names, of_servers if request.run_id else ())
+        missing = [name for name in single if name not in tools_by_name]
         if missing and not request.skip_missing:
             raise tool_missing(missing[0])
-        tools = [known[name] for name in names if name in known]
+        tools = [tools_by_name[name] for name in names if name in tools_by_name]
         if any(tool.type is ToolType.CUSTOM or tool.name in _SANDBOXED for tool in tools):
             self._prepare()
         versions = " ".join(f"{tool.name}@{tool.version}" for tool in tools)
@@ -143,11 +137,11 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         calls, caller = convert.to_calls(request)
         allowed = frozenset(request.allowed_tools)
         own = await self._own({call.name for call in calls} & allowed)
-        known = self._tools if own is None else {**own.tools, **self._tools}
+        callable_tools = self._tools if own is None else {**own.tools, **self._tools}
         events = self._engine.run(calls, caller, allowed, own, more)
         async with aclosing(events):
             async for event in events:
-                yield convert.event_to_proto(event, known)
+                yield convert.event_to_proto(event, callable_tools)
 
     async def _known(
         self, names: Collection[str], kept: Collection[str] = ()
@@ -160,7 +154,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         if not own:
             return None
         runnable = await self._store.runnable(own)
-        return OwnTools(runnable, self._runner, self._mcp, self._memory)
+        return OwnTools(runnable, self._runners)
 
 
 def _failed(task: asyncio.Task[None]) -> bool:

@@ -45,12 +45,12 @@ class McpServicer(pb_grpc.McpServiceServicer):
         self, request: pb.AddMcpServerRequest, context: Context
     ) -> pb.AddMcpServerResponse:
         """Adds a server and reads its tools."""
-        server, again = convert_mcp.to_new_server(request)
+        server, request_key = convert_mcp.to_new_server(request)
         await self._transports.check(server)
-        stored = await self._store.add(server, again)
-        if stored.id == server.id:
-            await self._read(stored.id)
-        return pb.AddMcpServerResponse(server=await self._whole(stored.id))
+        stored_server = await self._store.add(server, request_key)
+        if stored_server.id == server.id:
+            await self._read(stored_server.id)
+        return pb.AddMcpServerResponse(server=await self._whole(stored_server.id))
 
     async def GetMcpServer(
         self, request: pb.GetMcpServerRequest, context: Context

@@ -22,11 +22,9 @@ from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
 from strata.tool_execution.convert import execution as convert
 from strata.tool_execution.convert import tools as convert_registry
-from strata.tool_execution.custom.agent_memory import BlockMemory
 from strata.tool_execution.custom.executor import (
-    McpRunner,
     SandboxOutput,
-    SandboxRunner,
+    ToolRunners,
     takes_agent_state,
 )
 from strata.tool_execution.custom.secrets import SecretBox
@@ -57,11 +55,9 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         store: The project's own tools.
         secrets: Secrets of the project.
         box: Encrypts secrets.
-        runner: Runs custom tools.
-        memory: Memory blocks for tools that take ``agent_state``.
+        runners: Runs the project's own tools.
         search: Searches tools.
         clock: Measures durations.
-        mcp: Runs tools of MCP servers.
         check_runner: Requests the isolation of the tool runner; raises if it does not answer.
     """
 
@@ -69,13 +65,12 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self,
         builtin: Mapping[str, Tool],
         store: ToolStore,
+        *,
         secrets: SecretStore,
         box: SecretBox,
-        runner: SandboxRunner,
-        memory: BlockMemory,
+        runners: ToolRunners,
         search: ToolSearch,
         clock: Clock,
-        mcp: McpRunner,
         check_runner: Callable[[], Awaitable[Isolation]],
     ) -> None:
         self._builtin = builtin
@@ -83,11 +78,9 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self._store = store
         self._secrets = secrets
         self._box = box
-        self._runner = runner
-        self._memory = memory
+        self._runners = runners
         self._search = search
         self._clock = clock
-        self._mcp = mcp
         self._check_runner = check_runner
 
     async def UpsertTool(
@@ -96,14 +89,14 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         """Creates a tool or a new version of it."""
         # On a thread: a large schema takes half a second to check.
         schema = await asyncio.to_thread(convert_registry.read_parameters, request.parameters_json)
-        tool, again = convert_registry.to_tool(request, schema)
+        tool, request_key = convert_registry.to_tool(request, schema)
         if tool.name in CATALOGUE:
             raise name_taken(tool.name, "a built-in tool")
         check_secrets(tool, require_caller())
         if tool.type is ToolType.CUSTOM:
-            await self._runner.prepare(tool)
-        stored = await self._store.upsert(tool, again)
-        return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored))
+            await self._runners.sandbox.prepare(tool)
+        stored_tool = await self._store.upsert(tool, request_key)
+        return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored_tool))
 
     async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
         """Returns a tool by id or name."""
@@ -129,8 +122,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         for name, tool in self._builtin.items():
             if name > after and (not request.types or tool.type in types):
                 tools[name] = tool
-        listed = [tools[name] for name in sorted(tools)]
-        cut = Page.cut(listed[: limit + 1], limit, scope, lambda tool: (tool.name,))
+        sorted_tools = [tools[name] for name in sorted(tools)]
+        cut = Page.cut(sorted_tools[: limit + 1], limit, scope, lambda tool: (tool.name,))
         return pb.ListToolsResponse(
             tools=[convert.tool_to_proto(tool) for tool in cut.rows],
             next_page_token=cut.next_page_token,
@@ -178,11 +171,11 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             arguments = await read_arguments(tool, request.arguments_json)
             state = None
             if takes_agent_state(tool):
-                state = await self._memory.read(_agent_of(request))
+                state = await self._runners.memory.read(_agent_of(request))
             if of_server:
-                ran = SandboxOutput(await self._mcp.run(tool, arguments))
+                ran = SandboxOutput(await self._runners.mcp.run(tool, arguments))
             else:
-                ran = await self._runner.run(tool, arguments, sealed, state)
+                ran = await self._runners.sandbox.run(tool, arguments, sealed, state)
             output, blocks = ran.output, ran.blocks
             status, value = ToolStatus.OK, output.value
             end: RunStatus | None = RunStatus.OK
@@ -201,7 +194,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
                 stderr=output.printed.stderr,
             ),
             duration_ms=round((self._clock.monotonic() - began) * 1000),
-            isolation="" if of_server else self._runner.isolation,
+            isolation="" if of_server else self._runners.sandbox.isolation,
             changed_blocks=blocks,
             end=convert.ENDS.to_proto[end] if end is not None else pb.RUN_TOOL_END_UNSPECIFIED,
         )
@@ -228,8 +221,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             check_id(tool_id, "tool", field="tool_id")
         elif "\0" in name:
             raise tool_missing("of this name")
-        known = self._builtin_by_id.get(tool_id) if tool_id else self._builtin.get(name)
-        tool = known or await self._store.get(tool_id=tool_id, name=name)
+        builtin = self._builtin_by_id.get(tool_id) if tool_id else self._builtin.get(name)
+        tool = builtin or await self._store.get(tool_id=tool_id, name=name)
         if tool is None:
             raise tool_missing(tool_id or name)
         return tool

@@ -143,15 +143,15 @@ class PostgresMcpStore:
             if locked is None:
                 raise server_missing(server_id)
             rows = (await connection.execute(sql.ALL_TOOLS, bound)).all()
-            known = {row.name: to_mcp_tool(row) for row in rows}
-            space = MAX_KNOWN_TOOLS - len(known)
-            new = [tool for tool in reported if tool.name not in known]
+            stored_tools = {row.name: to_mcp_tool(row) for row in rows}
+            space = MAX_KNOWN_TOOLS - len(stored_tools)
+            new = [tool for tool in reported if tool.name not in stored_tools]
             left_out = {tool.name for tool in new[max(0, space) :]}
             accepted = [tool for tool in reported if tool.name not in left_out]
             accepted = await _without_taken(connection, server_id, accepted)
-            after = reconcile(known, accepted)
+            after = reconcile(stored_tools, accepted)
             for tool in after:
-                if known.get(tool.name) != tool:
+                if stored_tools.get(tool.name) != tool:
                     values = {"project": project, "server": server_id, **mcp_tool_values(tool)}
                     await connection.execute(sql.PUT_TOOL, values)
                 if tool.state is ToolState.APPROVED:
@@ -246,10 +246,12 @@ async def _without_taken(
     """Adds a problem to tools whose names other tools of the project have."""
     names = [tool.tool_name for tool in reported]
     bound = {"project": current_project(), "server": server_id, "names": names}
-    taken = {row.name for row in await connection.execute(sql.TAKEN, bound)}
+    used_names = {row.name for row in await connection.execute(sql.TAKEN, bound)}
     taken_problem = "its name in the registry is taken by another tool"
     return [
-        replace(tool, problem=tool.problem or taken_problem) if tool.tool_name in taken else tool
+        replace(tool, problem=tool.problem or taken_problem)
+        if tool.tool_name in used_names
+        else tool
         for tool in reported
     ]
 

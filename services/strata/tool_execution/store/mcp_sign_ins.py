@@ -123,15 +123,15 @@ class PostgresSignInStore:
             if row is None:
                 yield None
                 return
-            kept = _to_tokens(row)
-            yield _Renewal(connection, server_id, kept)
+            tokens = _to_tokens(row)
+            yield _Renewal(connection, server_id, tokens)
 
 
 class _Renewal:
     """Implements `Renewal`."""
 
-    def __init__(self, connection: AsyncConnection, server_id: str, kept: SealedTokens) -> None:
-        self.current = kept
+    def __init__(self, connection: AsyncConnection, server_id: str, tokens: SealedTokens) -> None:
+        self.current = tokens
         self._connection = connection
         self._server_id = server_id
 

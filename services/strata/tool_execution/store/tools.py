@@ -119,9 +119,9 @@ class PostgresToolStore:
             before = await REQUESTS.claim(connection, request)
             if before is not None:
                 return from_text(before)
-            stored = await _stored(connection, project, tool)
-            await REQUESTS.answer(connection, request, to_text(stored), stored.id)
-            return stored
+            stored_tool = await _stored(connection, project, tool)
+            await REQUESTS.answer(connection, request, to_text(stored_tool), stored_tool.id)
+            return stored_tool
 
     async def get(self, *, tool_id: str = "", name: str = "") -> Tool | None:
         """Returns a tool by id or name."""
@@ -161,9 +161,11 @@ class PostgresToolStore:
         # No row means that another attempt stored some while this statement ran.
         for _ in range(2):
             async with self._database.transaction() as connection:
-                stored = await REQUESTS.keep(connection, key, json.dumps(list(names)), subject="")
-            if stored is not None:
-                return [str(name) for name in json.loads(stored)]
+                stored_names = await REQUESTS.keep(
+                    connection, key, json.dumps(list(names)), subject=""
+                )
+            if stored_names is not None:
+                return [str(name) for name in json.loads(stored_names)]
         return list(names)
 
     async def runnable(self, names: Collection[str]) -> Runnable:
@@ -182,8 +184,8 @@ class PostgresToolStore:
         """Deletes a tool that does not belong to an MCP server; returns whether one was deleted."""
         async with self._database.transaction() as connection:
             bound = {"project": current_project(), "id": tool_id, "key": tool_id}
-            done = await connection.execute(_DELETE, {**bound, **_rights()})
-            if done.rowcount:
+            result = await connection.execute(_DELETE, {**bound, **_rights()})
+            if result.rowcount:
                 await REQUESTS.purge(connection, tool_id)
                 return True
             row = (await connection.execute(_BY_ID, bound)).one_or_none()
@@ -233,11 +235,11 @@ async def _stored(connection: AsyncConnection, project: str, tool: Tool) -> Tool
         row = (await connection.execute(_BY_NAME, bound)).one()
     if row.type != tool.type:
         raise name_taken(tool.name, f"a {row.type} tool")
-    stored = to_tool(row)
-    if stored.version != tool.version:
+    stored_tool = to_tool(row)
+    if stored_tool.version != tool.version:
         # Not written: the stored tool has secrets, and the caller must not change it.
-        check_secrets(stored, require_caller())
-    return stored
+        check_secrets(stored_tool, require_caller())
+    return stored_tool
 
 
 def _vector(row: Any) -> StoredVector | None:

@@ -62,7 +62,7 @@ class EgressProxy:
         self._hosts = tuple(hosts)
         self._admission = admission
         self._limits = limits
-        self._left = limits.bytes
+        self._remaining_bytes = limits.bytes
         self._requests = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -141,7 +141,7 @@ class EgressProxy:
             problem = f"More than {limits.connections} connections at the same time."
         elif self._requests > limits.requests:
             problem = f"The call has used up its {limits.requests:,} requests."
-        elif self._left <= 0:
+        elif self._remaining_bytes <= 0:
             problem = f"The call has used up its {limits.bytes:,} bytes of network."
         else:
             return
@@ -198,7 +198,7 @@ class EgressProxy:
             for task in both:
                 task.cancel()
             ends = await asyncio.gather(*both, return_exceptions=True)
-        if self._left <= 0 or any(isinstance(end, OSError) for end in ends):
+        if self._remaining_bytes <= 0 or any(isinstance(end, OSError) for end in ends):
             # Reset the connection: a normal close would mark an incomplete response as complete.
             connection = to_client.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -213,16 +213,16 @@ class EgressProxy:
             await reader.read(1)
 
     async def _copy(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_bytes: int | None
     ) -> None:
-        """Copies up to `most` bytes; None means until the end."""
-        while (most is None or most > 0) and self._left > 0:
-            data = await reader.read(_CHUNK if most is None else min(_CHUNK, most))
+        """Copies up to `max_bytes` bytes; None means until the end."""
+        while (max_bytes is None or max_bytes > 0) and self._remaining_bytes > 0:
+            data = await reader.read(_CHUNK if max_bytes is None else min(_CHUNK, max_bytes))
             if not data:
                 return
-            self._left -= len(data)
-            if most is not None:
-                most -= len(data)
+            self._remaining_bytes -= len(data)
+            if max_bytes is not None:
+                max_bytes -= len(data)
             writer.write(data)
             await writer.drain()
 

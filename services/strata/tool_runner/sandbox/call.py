@@ -71,7 +71,7 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Reads what a process that has ended left in the pipe."""
+        """Reads the rest of the output that a process left in the pipe when it ended."""
         while not self.flooding:
             before = self.total
             if not self.read() or self.total == before:
@@ -137,7 +137,7 @@ class JailedCall:
         )
 
     def _truncation_note(self) -> str:
-        cut = [
+        truncated_streams = [
             name
             for name, output in zip(
                 ("Standard output", "Standard error"), self._outputs, strict=True
@@ -145,7 +145,7 @@ class JailedCall:
             if output.cut
         ]
         limit = outcome.size(self._run.limits.output_bytes)
-        return " ".join(f"{name} was cut at {limit}." for name in cut)
+        return " ".join(f"{name} was cut at {limit}." for name in truncated_streams)
 
     def _read(self, output: _Output) -> None:
         if not output.read():
@@ -278,7 +278,7 @@ class JailedCall:
         """Starts the proxy on the socket that the jail sends; returns the next message."""
         head, listener = await self._listener()
         if listener is None:
-            # The message has the reason why there is no socket.
+            # The message contains the reason for the missing socket.
             length = _ENVELOPE_BYTES + 1
             if len(head) == _LENGTH_BYTES:
                 length = struct.unpack(">I", head)[0]

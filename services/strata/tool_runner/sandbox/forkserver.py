@@ -193,16 +193,16 @@ class ForkServer:
             OSError: No file descriptor or scratch folder is available.
         """
         folder = ""
-        opened: list[int] = []
+        descriptors: list[int] = []
         connection: socket.socket | None = None
         try:
             if self.isolation is Isolation.LANDLOCK:
                 folder = scratch.make(self.config.scratch_root, self.config.uid)
             connection, theirs = socket.socketpair()
-            opened.append(theirs.detach())
+            descriptors.append(theirs.detach())
             for _ in range(2):
-                opened += os.pipe2(os.O_CLOEXEC)
-            theirs_fd, output, their_output, errors, their_errors = opened
+                descriptors += os.pipe2(os.O_CLOEXEC)
+            theirs_fd, output, their_output, errors, their_errors = descriptors
             os.set_blocking(output, False)
             os.set_blocking(errors, False)
             connection.setblocking(False)
@@ -214,7 +214,7 @@ class ForkServer:
             )  # fmt: skip
             self._pass(child.id, [theirs_fd, their_output, their_errors])
         except BaseException:
-            for descriptor in opened:
+            for descriptor in descriptors:
                 os.close(descriptor)
             if connection is not None:
                 connection.close()
@@ -255,7 +255,7 @@ class ForkServer:
                 self._loop.add_writer(self._control.fileno(), self._flush)
                 return
             except OSError:
-                # The fork server has ended; `_on_message` notices the closed socket.
+                # The fork server has ended; `_on_message` detects the closed socket.
                 self._unsent.clear()
                 break
             self._unsent.popleft()

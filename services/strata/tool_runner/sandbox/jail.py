@@ -239,9 +239,9 @@ class JailSandbox:
         return Shape.of(run.limits, packages=name, packages_status=status, egress=egress), ""
 
     async def _call(self, run: SandboxRun, shape: Shape) -> RunResult:
-        left = current().remaining()
-        if left is not None:
-            seconds = min(run.limits.wall_seconds, left - _ANSWER_S)
+        remaining_s = current().remaining()
+        if remaining_s is not None:
+            seconds = min(run.limits.wall_seconds, remaining_s - _ANSWER_S)
             if seconds <= 0:
                 reason = "No time was left when a slot became free."
                 return replace(outcome.refused(reason), isolation=self.isolation)

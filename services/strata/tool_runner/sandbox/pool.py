@@ -48,8 +48,8 @@ class Pool:
         self._spares.move_to_end(shape)
         if self._size and not mine and len(self) >= self._size:
             # Drops one of the shape with the most processes; of several, the least recently used.
-            most = max(self._spares.values(), key=len)
-            _end(server, most.popleft())
+            largest = max(self._spares.values(), key=len)
+            _end(server, largest.popleft())
         while len(self) < self._size:
             mine.append(server.spawn(shape))
         for empty in [key for key, spares in self._spares.items() if not spares]:

@@ -130,7 +130,7 @@ class ServiceCall(ServiceRepeated, RepeatedCall):
                     seconds=round(patience, 3),
                 )
                 patience *= GROWTH
-                self._left -= 1
+                self._attempts_left -= 1
                 lost = True
             except StrataError as error:
                 if not (self._may_repeat(error) and await self._paused(error)):
@@ -146,7 +146,7 @@ class ServiceCall(ServiceRepeated, RepeatedCall):
 
     def _watch(self, patience: float | None) -> _Watch | None:
         """Watches an attempt, unless the deadline comes first or there may be no other."""
-        if patience is None or self._left < 1:
+        if patience is None or self._attempts_left < 1:
             return None
         remaining = self._attempt.time_remaining()
         if remaining is not None and remaining <= patience:

@@ -87,7 +87,7 @@ class TerminalScreen:
                 self._reply.add(text)
 
     def settle(self) -> None:
-        """Ends the text that is being written; Markdown in a reply is rendered in its place."""
+        """Ends the current text; a reply in Markdown is replaced by its rendered form."""
         reply = self._reply.text
         self._reply.clear()
         self._end_line()
@@ -96,7 +96,7 @@ class TerminalScreen:
             self._render(reply)
 
     def line(self, text: Text) -> None:
-        """Shows a line below what was written."""
+        """Shows a line below the output."""
         self.settle()
         self._console.print(text, soft_wrap=True)
         self._retractable = False
@@ -115,7 +115,7 @@ class TerminalScreen:
         self._retractable = True
 
     def retract(self) -> bool:
-        """Clears what was streamed, if it is all still on the screen."""
+        """Clears the streamed text, if all of it is still on the screen."""
         self._stop_waiting()
         rows = rows_of(self._streamed.text, self._console.width)
         if not self._retractable or rows >= self._console.height:

@@ -125,9 +125,9 @@ class ChatSession:
     async def _answer_open(self, approval_id: str) -> bool:
         """Asks about the open request of an earlier run; returns whether the run succeeded."""
         request = pb.GetApprovalRequest(approval_id=approval_id)
-        asked = (await self._client.runs.GetApproval(request)).approval.request
+        approval_request = (await self._client.runs.GetApproval(request)).approval.request
         ask = self._options.ask
-        decisions = ask(asked) if ask is not None else None
+        decisions = ask(approval_request) if ask is not None else None
         if decisions is None:
             return False
         return await self._answered(await self._show_run(self._answer(approval_id, decisions)))
@@ -150,13 +150,13 @@ class ChatSession:
         began = clock()
         self._screen.waiting("sending")
         try:
-            left = await self._follow(
+            request_left = await self._follow(
                 follower, lambda update: view.show(update, clock() - began), self._notify
             )
         finally:
             self._screen.settle()
             self.last_run_id = follower.run_id or self.last_run_id
-        if left:
+        if request_left:
             self._notify(_left(follower.run_id))
         return view
 

@@ -139,10 +139,10 @@ class SlashCommands:
                 agent_id=self.agent_id,
                 reason="undone in the chat",
             )
-            done = await self.client.blocks.RevertBlock(request)
+            response = await self.client.blocks.RevertBlock(request)
             self.undone.add(run_id)
-            if done.changes:
-                print_changes(done.changes, dry_run=False)
+            if response.changes:
+                print_changes(response.changes, dry_run=False)
             else:
                 self._notify("That run changed no memory; /undo again goes back further.")
 
@@ -183,9 +183,9 @@ class SlashCommands:
         request = agent_pb.CreateConversationRequest(
             request_id=new_request_id(), agent_id=self.agent_id, title=title
         )
-        made = (await self.client.agents.CreateConversation(request)).conversation
-        self.session.conversation_id = made.id
-        self._notify(f"A new conversation; to come back to it: --conversation {made.id}")
+        conversation = (await self.client.agents.CreateConversation(request)).conversation
+        self.session.conversation_id = conversation.id
+        self._notify(f"A new conversation; to come back to it: --conversation {conversation.id}")
 
     def _help(self) -> None:
         width = max(len(command) for command, _ in _HELP)

@@ -61,7 +61,7 @@ class SpeakersInTurn:
 
     def _next_turns(self) -> list[RunEvent]:
         """Starts the next turns, until one is not finished; returns their queued events."""
-        shown: list[RunEvent] = []
+        events: list[RunEvent] = []
         while self._current_turn is None:
             outer = self._manager_start
             waiting = [turn for turn in self._queued if outer is None or turn != outer.member.turn]
@@ -69,11 +69,11 @@ class SpeakersInTurn:
                 turn = min(waiting)
             elif outer is not None and outer.member.turn in self._queued:
                 turn, self._manager_start, self._current_start = outer.member.turn, None, outer
-                shown.append(outer)
+                events.append(outer)
             else:
                 break
             queued = self._queued.pop(turn, [])
-            shown += queued
+            events += queued
             if not any(queued_event.HasField("turn_finished") for queued_event in queued):
                 self._current_turn = turn
-        return shown
+        return events

@@ -197,11 +197,11 @@ class TurnView:
             self._add_text(new_text)
 
     def _retract_unless_shown(self, *, unless: tuple[str, str]) -> None:
-        shown = (self._text.text, self._thoughts.text)
+        shown_texts = (self._text.text, self._thoughts.text)
         if not self._screen.retract():
-            if shown == unless:
+            if shown_texts == unless:
                 return
-            if any(shown):
+            if any(shown_texts):
                 self._print("The reply above was interrupted; here it is whole.", "dim")
         self._forget()
 
@@ -272,15 +272,15 @@ class TurnView:
         self._screen.mark()
         self._forget()
 
-    def _approval(self, asked: message_pb2.ApprovalRequestPart) -> None:
+    def _approval(self, approval_request: message_pb2.ApprovalRequestPart) -> None:
         self._screen.settle()
-        self.asked = asked
-        by_client = calls_by_client(asked)
-        for call in asked.tool_calls:
+        self.asked = approval_request
+        by_client = calls_by_client(approval_request)
+        for call in approval_request.tool_calls:
             arguments = compact_arguments(call.arguments)
             wants = "Waits for the client" if call.tool_call_id in by_client else "Needs approval"
             self._print(f"{wants}: {call.name}({arguments})", "yellow")
-        warning = untrusted_sources_line(asked)
+        warning = untrusted_sources_line(approval_request)
         if warning:
             self._print(warning, "yellow")
 
@@ -321,20 +321,20 @@ def compact_arguments(arguments: str) -> str:
         values = None
     if not isinstance(values, dict):
         return clipped(safe(arguments), _ARGUMENTS_CHARS)
-    shown = (
+    pairs = (
         f"{name}={clipped(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARS)}"
         for name, value in values.items()
     )
-    return clipped(safe(", ".join(shown)), _ARGUMENTS_CHARS)
+    return clipped(safe(", ".join(pairs)), _ARGUMENTS_CHARS)
 
 
-def untrusted_sources_line(asked: message_pb2.ApprovalRequestPart) -> str:
+def untrusted_sources_line(approval_request: message_pb2.ApprovalRequestPart) -> str:
     """Returns a line on the untrusted content in the agent's context at the request; or empty."""
-    places = (
+    locations = (
         enum_name(message_pb2.Provenance, source.label)
         + (f" by {source.tool_name}" if source.tool_name else "")
         + (f" in memory block {source.block_label}" if source.block_label else "")
-        for source in asked.taint
+        for source in approval_request.taint
     )
-    sources = ", ".join(safe(place) for place in dict.fromkeys(places))
+    sources = ", ".join(safe(location) for location in dict.fromkeys(locations))
     return f"The agent had read untrusted content: {sources}" if sources else ""

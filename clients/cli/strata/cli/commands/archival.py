@@ -50,13 +50,13 @@ def insert_passage(
         )
         return await client.passages.InsertPassage(request)
 
-    stored = connection.run(insert)
+    response = connection.run(insert)
     if as_json:
-        print_json(stored)
+        print_json(response)
         return
-    word = "Already stored" if stored.duplicate else "Stored"
-    typer.echo(f"{word}: {stored.passage.id}")
-    for passage_id in stored.near_duplicate_ids:
+    word = "Already stored" if response.duplicate else "Stored"
+    typer.echo(f"{word}: {response.passage.id}")
+    for passage_id in response.near_duplicate_ids:
         note(f"Nearly the same: {passage_id}")
 
 

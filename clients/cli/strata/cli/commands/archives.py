@@ -31,7 +31,9 @@ def list_archives(
     connection: GatewayOptions,
     agent: Annotated[
         str,
-        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+        typer.Option(
+            "--agent", autocompletion=complete_agent, help="Only the archives of this agent."
+        ),
     ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,
@@ -73,8 +75,8 @@ def show_archive(
     connection: GatewayOptions, archive: ArchiveArgument, as_json: JsonOption = False
 ) -> None:
     """Show an archive and the agents that have it."""
-    shown = connection.run(lambda client: archive_named(client, archive))
-    _show(shown, as_json=as_json)
+    stored_archive = connection.run(lambda client: archive_named(client, archive))
+    _show(stored_archive, as_json=as_json)
 
 
 @app.command("create")
@@ -225,14 +227,14 @@ def _show(archive: pb.Archive, *, as_json: bool) -> None:
     if as_json:
         print_json(archive)
         return
-    kept = archive.time_to_live_seconds // _DAY_S
+    days = archive.time_to_live_seconds // _DAY_S
     print_fields(
         [
             ("name", archive.name),
             ("id", archive.id),
             ("description", archive.description),
             ("embedding", f"{archive.embedding_model}, {archive.embedding_dim:,} numbers"),
-            ("passages are kept", f"for {kept:,} day{'' if kept == 1 else 's'}" if kept else ""),
+            ("passages are kept", f"for {days:,} day{'' if days == 1 else 's'}" if days else ""),
             ("passages", f"{archive.passage_count:,}"),
             ("agents", ", ".join(archive.agent_ids)),
             ("created", when(archive.create_time)),

@@ -99,12 +99,12 @@ def read_file(
     """Print a file as an agent can read it, without opening it in its memory."""
 
     async def read(client: GatewayClient) -> pb.ReadFileResponse:
-        named = await file_named(client, file)
+        stored_file = await file_named(client, file)
         request = pb.ReadFileRequest(
             agent_id=await client.agent_id(agent),
-            file_id=named.id,
+            file_id=stored_file.id,
             first_line=first_line,
-            content_hash=named.content_hash,
+            content_hash=stored_file.content_hash,
         )
         lines = await client.files.ReadFile(request)
         while first_line - 1 + len(lines.lines) < lines.line_count:
@@ -226,8 +226,8 @@ def search_files(
     for number, hit in enumerate(response.hits):
         if number:
             screen.print()
-        place = f"{hit.file_name} (lines {hit.start_line}-{hit.end_line})"
-        heading = Text(safe(place), style="bold cyan")
+        location = f"{hit.file_name} (lines {hit.start_line}-{hit.end_line})"
+        heading = Text(safe(location), style="bold cyan")
         heading.append(f"  {hit.score:.4f}", style="dim")
         screen.print(heading, soft_wrap=True)
         screen.print(Text(safe(hit.text)), soft_wrap=True)

@@ -166,22 +166,22 @@ def list_files(
 @online
 def show_file(connection: GatewayOptions, file: FileArgument, as_json: JsonOption = False) -> None:
     """Show the metadata of a file; strata files open shows its text to an agent."""
-    shown = connection.run(lambda client: file_named(client, file))
+    stored_file = connection.run(lambda client: file_named(client, file))
     if as_json:
-        print_json(shown)
+        print_json(stored_file)
         return
     print_fields(
         [
-            ("name", shown.name),
-            ("id", shown.id),
-            ("folder", shown.folder_id),
-            ("type", shown.media_type),
-            ("bytes", f"{shown.size_bytes:,}"),
-            ("lines", f"{shown.line_count:,}"),
-            ("state", state_of(shown)),
-            ("error", shown.error),
-            ("sha-256", shown.content_hash),
-            ("uploaded", when(shown.create_time)),
+            ("name", stored_file.name),
+            ("id", stored_file.id),
+            ("folder", stored_file.folder_id),
+            ("type", stored_file.media_type),
+            ("bytes", f"{stored_file.size_bytes:,}"),
+            ("lines", f"{stored_file.line_count:,}"),
+            ("state", state_of(stored_file)),
+            ("error", stored_file.error),
+            ("sha-256", stored_file.content_hash),
+            ("uploaded", when(stored_file.create_time)),
         ]
     )
 

@@ -54,7 +54,9 @@ def list_folders(
     connection: GatewayOptions,
     agent: Annotated[
         str,
-        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+        typer.Option(
+            "--agent", autocompletion=complete_agent, help="Only the folders of this agent."
+        ),
     ] = "",
     limit: LimitOption = 50,
     as_json: JsonOption = False,
@@ -91,8 +93,8 @@ def show_folder(
     connection: GatewayOptions, folder: FolderArgument, as_json: JsonOption = False
 ) -> None:
     """Show a folder; strata files list shows its files."""
-    shown = connection.run(lambda client: folder_named(client, folder))
-    _print_folder(shown, as_json=as_json)
+    stored_folder = connection.run(lambda client: folder_named(client, folder))
+    _print_folder(stored_folder, as_json=as_json)
 
 
 @app.command("delete")

@@ -262,11 +262,11 @@ def chat_with_group(
         raise UsageError("--json needs --message.")
 
     async def talk(client: GatewayClient) -> bool:
-        known = (await client.groups.GetGroup(pb.GetGroupRequest(group_id=group))).group
-        options = ChatOptions(group_id=known.id, max_steps=max_steps)
+        stored_group = (await client.groups.GetGroup(pb.GetGroupRequest(group_id=group))).group
+        options = ChatOptions(group_id=stored_group.id, max_steps=max_steps)
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
-            return await _converse(session, known)
+            return await _converse(session, stored_group)
         return await (session.stream_json(message) if as_json else session.turn(message))
 
     if not connection.run(talk):

@@ -12,6 +12,7 @@ from strata.cli.commands import mcp_login, mcp_serve
 from strata.cli.commands.mcp_lookup import ServerArgument, server_named
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import EXIT_FAILURE, UsageError
+from strata.cli.mcp_options import AuthenticationOptions, VariableOptions
 from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import note, print_fields, print_json, print_listing, print_text, safe, when
 from strata.protocol.errors import NotFoundError, Reason
@@ -33,6 +34,8 @@ app.command("logout")(mcp_login.logout)
 
 _DESCRIPTION_CHARS = 80
 _PAGE_SIZE = 500
+_NO_AUTHENTICATION = AuthenticationOptions()
+_NO_VARIABLES = VariableOptions()
 
 
 @servers.command("add", context_settings={"ignore_unknown_options": True})
@@ -50,37 +53,8 @@ def add(
     sse: Annotated[
         bool, typer.Option("--sse", help="Use the older transport: HTTP with server-sent events.")
     ] = False,
-    bearer: Annotated[
-        str, typer.Option("--bearer", help="Name of the secret that contains its bearer token.")
-    ] = "",
-    issuer: Annotated[
-        str, typer.Option("--oauth-issuer", help="Authorization server that issues its tokens.")
-    ] = "",
-    client_id: Annotated[
-        str, typer.Option("--oauth-client", help="Client id at the authorization server.")
-    ] = "",
-    client_secret: Annotated[
-        str,
-        typer.Option("--oauth-secret", help="Name of the secret that contains the client secret."),
-    ] = "",
-    scope: Annotated[
-        str, typer.Option("--oauth-scope", help="Scopes to ask for, separated by spaces.")
-    ] = "",
-    sign_in: Annotated[
-        bool, typer.Option("--sign-in", help="A person signs in: see strata mcp login.")
-    ] = False,
-    headers: Annotated[
-        list[str] | None, typer.Option("--header", help="NAME=VALUE, no secret; repeatable.")
-    ] = None,
-    header_secrets: Annotated[
-        list[str] | None, typer.Option("--header-secret", help="NAME=SECRET; repeatable.")
-    ] = None,
-    environment: Annotated[
-        list[str] | None, typer.Option("--env", help="NAME=VALUE, no secret; repeatable.")
-    ] = None,
-    environment_secrets: Annotated[
-        list[str] | None, typer.Option("--env-secret", help="NAME=SECRET; repeatable.")
-    ] = None,
+    authentication: AuthenticationOptions = _NO_AUTHENTICATION,
+    variables: VariableOptions = _NO_VARIABLES,
     timeout: Annotated[
         int, typer.Option("--timeout", min=1, help="Seconds that a call may take.")
     ] = 30,
@@ -92,19 +66,6 @@ def add(
     """Add a server: a local program, or a URL."""
     if bool(url) == bool(command):
         raise UsageError("Give --url URL, or a program after --.")
-    client_credentials = (issuer, client_id, client_secret)
-    if not sign_in and any((*client_credentials, scope)) and not all(client_credentials):
-        raise UsageError(
-            "Without --sign-in, --oauth-issuer, --oauth-client and --oauth-secret go together."
-        )
-    known = {
-        "issuer": issuer,
-        "client_id": client_id,
-        "client_secret": client_secret,
-        "scope": scope,
-    }
-    oauth = pb.McpOAuthClient(**known) if sign_in and any(known.values()) else None
-    credentials = pb.McpClientCredentials(**known) if issuer and not sign_in else None
     transport = pb.MCP_TRANSPORT_STDIO
     if url:
         transport = pb.MCP_TRANSPORT_SSE if sse else pb.MCP_TRANSPORT_STREAMABLE_HTTP
@@ -115,18 +76,12 @@ def add(
             transport=transport,
             command=command or [],
             url=url,
-            bearer_secret=bearer,
-            client_credentials=credentials,
-            oauth=sign_in,
-            oauth_client=oauth,
-            headers=_pairs("--header", headers),
-            header_secrets=_pairs("--header-secret", header_secrets),
-            environment=_pairs("--env", environment),
-            environment_secrets=_pairs("--env-secret", environment_secrets),
             call_timeout_seconds=timeout,
             max_concurrent_calls=calls,
         ),
     )
+    authentication.apply(request.server)
+    variables.apply(request.server)
 
     async def put(client: GatewayClient) -> pb.McpServer:
         return (await client.mcp.AddMcpServer(request)).server
@@ -134,7 +89,7 @@ def add(
     added = connection.run(put)
     _show(added, as_json)
     # A server that needs a sign-in cannot answer yet.
-    if not added.healthy and not sign_in:
+    if not added.healthy and not authentication.sign_in:
         note(
             f"The server is stored, but it cannot be used: {safe(added.error)}. When that is"
             f" fixed: strata mcp servers refresh {added.name}; to remove it: strata mcp servers"
@@ -349,16 +304,6 @@ def approve(
         return (await client.mcp.ApproveMcpTool(approval)).tool
 
     typer.echo(f"{safe(connection.run(change).tool_name)} is approved.")
-
-
-def _pairs(option: str, options: list[str] | None) -> dict[str, str]:
-    pairs = {}
-    for entry in options or []:
-        name, equals, value = entry.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{option} is NAME=VALUE.")
-        pairs[name] = value
-    return pairs
 
 
 def _show(server: pb.McpServer, as_json: bool) -> None:

@@ -24,9 +24,11 @@ def list_blocks(
     connection: GatewayOptions,
     agent: Annotated[
         str,
-        typer.Option("--agent", autocompletion=complete_agent, help="Only those of this agent."),
+        typer.Option(
+            "--agent", autocompletion=complete_agent, help="Only the blocks of this agent."
+        ),
     ] = "",
-    label: Annotated[str, typer.Option("--label", help="Only those of this label.")] = "",
+    label: Annotated[str, typer.Option("--label", help="Only the blocks with this label.")] = "",
     deleted: Annotated[
         bool, typer.Option("--deleted", help="Deleted blocks, too; not with --agent.")
     ] = False,

@@ -145,10 +145,10 @@ def _print_blame(lines: Sequence[pb.BlameLine], names: Names) -> None:
     last = str(lines[-1].line) if lines else ""
     for line, origin in zip(lines, origins, strict=True):
         cells = [safe(cell).ljust(width) for cell, width in zip(origin, widths, strict=True)]
-        shown = Text("  ".join(cells), style="dim")
-        shown.append(f"  {str(line.line).rjust(len(last))}: ", style="cyan")
-        shown.append(safe(line.text), style="not dim")
-        screen.print(shown, soft_wrap=True)
+        line_text = Text("  ".join(cells), style="dim")
+        line_text.append(f"  {str(line.line).rjust(len(last))}: ", style="cyan")
+        line_text.append(safe(line.text), style="not dim")
+        screen.print(line_text, soft_wrap=True)
 
 
 @online

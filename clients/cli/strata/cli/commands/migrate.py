@@ -77,9 +77,9 @@ async def downgrade(
     """
     migrations = migrations_of(service)
     if revision is not None and revision not in migrations.revisions:
-        known = ", ".join(migrations.revisions)
+        revisions = ", ".join(migrations.revisions)
         raise UsageError(
-            f"{service} has no revision {revision!r}. It has {known}; {NO_TABLES!r} undoes all."
+            f"{service} has no revision {revision!r}. It has {revisions}; {NO_TABLES!r} undoes all."
         )
     before = await migrations.version(admin_url) or NO_TABLES
     await migrations.downgrade(admin_url, revision)
@@ -95,8 +95,8 @@ def migrations_of(service: str) -> ServiceMigrations:
     for spec in SERVICES:
         if spec.name == service:
             return spec.migrations
-    known = ", ".join(spec.name for spec in SERVICES)
-    raise UsageError(f"There is no service {service!r}. Choose one of {known}.")
+    service_names = ", ".join(spec.name for spec in SERVICES)
+    raise UsageError(f"There is no service {service!r}. Choose one of {service_names}.")
 
 
 def run_downgrade(admin_urls: Mapping[str, str], service: str, revision: str) -> list[SchemaChange]:

@@ -142,7 +142,7 @@ def set_key(
 ) -> None:
     """Store a key, encrypted. It is typed at a prompt, or read from standard input.
 
-    A key in a JSON file, such as that of a Google service account, comes from standard input:
+    A key in a JSON file, such as a Google service account's, comes from standard input:
     strata models key set vertex < FILE
     """
     secret = _read_key(provider)

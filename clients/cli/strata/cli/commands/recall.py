@@ -153,21 +153,21 @@ def show_message(
         request = pb.GetMessageRequest(message_id=message)
         return (await client.messages.GetMessage(request)).message
 
-    shown = connection.run(read)
+    stored_message = connection.run(read)
     if as_json:
-        print_json(shown)
+        print_json(stored_message)
         return
     print_fields(
         [
-            ("id", shown.id),
-            ("when", when(shown.create_time)),
-            ("who", speaker_of(shown)),
-            ("conversation", shown.conversation_id),
-            ("run", shown.run_id),
-            ("untrusted", labels_line(shown.provenance)),
+            ("id", stored_message.id),
+            ("when", when(stored_message.create_time)),
+            ("who", speaker_of(stored_message)),
+            ("conversation", stored_message.conversation_id),
+            ("run", stored_message.run_id),
+            ("untrusted", labels_line(stored_message.provenance)),
         ]
     )
-    print_text(f"\n{safe(text_of(shown))}")
+    print_text(f"\n{safe(text_of(stored_message))}")
 
 
 @app.command("pin")
@@ -218,7 +218,7 @@ def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
         [*around, (hit.message.sequence, hit.message, True)], key=lambda entry: entry[0]
     ):
         time, who, text, message_id = message_row(message)
-        shown = outdated_mark(hit) + text if is_hit else f"| {text}"
-        row = (time, who, shown, message_id)
+        marked_text = outdated_mark(hit) + text if is_hit else f"| {text}"
+        row = (time, who, marked_text, message_id)
         rows.append((*row, hit.relevance.explanation if is_hit else "") if explain else row)
     return rows

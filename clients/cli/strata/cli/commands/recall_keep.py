@@ -165,9 +165,9 @@ def show_retention(
             )
         return (await client.messages.SetRetention(pb.SetRetentionRequest(days=days))).retention
 
-    kept = connection.run(work)
+    retention = connection.run(work)
     if as_json:
-        print_json(kept)
+        print_json(retention)
         return
-    duration = f"for {kept.days} days" if kept.days else "for ever"
-    print_fields([("messages are kept", duration), ("set", when(kept.update_time))])
+    duration = f"for {retention.days} days" if retention.days else "for ever"
+    print_fields([("messages are kept", duration), ("set", when(retention.update_time))])

@@ -114,18 +114,18 @@ async def _until_running(
     folder: DataFolder, process: subprocess.Popen[bytes], console: Console
 ) -> Runtime | None:
     """Shows the output of the process until it serves; returns None if it ended before that."""
-    shown = 0
+    printed_lines = 0
     with ProgressBar(console) as bar:
         while True:
             runtime = folder.running()
             ended = process.poll() is not None
             lines = tail(_log(folder), 1 << 20).splitlines()
-            for line in lines[shown:]:
+            for line in lines[printed_lines:]:
                 if (progress := parse_progress(line)) is not None:
                     bar.report(progress)
                 elif not line.startswith(_HIDDEN_PREFIXES):
                     console.print(line, highlight=False, markup=False)
-            shown = len(lines)
+            printed_lines = len(lines)
             if runtime is not None:
                 return runtime
             if ended:

@@ -82,7 +82,7 @@ def replay_file(
     replayed = asyncio.run(replay(recording))
     difference = replayed.difference
     if as_json:
-        shown: dict[str, object] = {
+        report: dict[str, object] = {
             "run_id": recording.turn.run_id,
             "recorded_by": recording.build,
             "replayed_by": release(),
@@ -93,14 +93,14 @@ def replay_file(
             "notes": list(recording.notes),
         }
         if difference is not None:
-            shown["difference"] = {
+            report["difference"] = {
                 "path": difference.path,
                 "summary": difference.summary,
                 "recorded": difference.recorded,
                 "replayed": difference.replayed,
                 "diff": difference.diff,
             }
-        print_json(shown)
+        print_json(report)
     else:
         for line in recording.notes:
             note(line)

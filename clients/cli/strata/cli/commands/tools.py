@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,55 @@ SecretArgument = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """What a tool gets in the sandbox."""
+
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option("--secret", help="Name of a secret that the tool gets; repeatable."),
+    ] = None
+    packages: Annotated[
+        list[str] | None,
+        typer.Option("--package", help='A package that it needs, "name>=1,<2"; repeatable.'),
+    ] = None
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            help='A host that it may reach by http(s), "api.example.com", or "*.example.com" for'
+            " all subdomains; may be repeated. Without any it has no network.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How the calls of a tool are run."""
+
+    effect: Annotated[
+        str,
+        typer.Option(
+            "--effect",
+            help="Effect of a call: read-only, idempotent or side-effect. A call with unknown"
+            " outcome is repeated only if it is read-only or idempotent.",
+        ),
+    ] = ""
+    parallel: Annotated[
+        bool, typer.Option("--parallel", help="Its calls may run at the same time.")
+    ] = False
+    approval: Annotated[
+        bool, typer.Option("--approval", help="Every call waits until a person has approved it.")
+    ] = False
+    return_limit: Annotated[
+        int, typer.Option("--return-limit", min=1, help="Maximum number of characters of a return.")
+    ] = 50_000
+
+
+_NO_SANDBOX_OPTIONS = SandboxOptions()
+_DEFAULT_CALL_OPTIONS = CallOptions()
+
+
 @app.command("add")
 @online
 def add(
@@ -47,36 +97,6 @@ def add(
         str, typer.Option("--name", help="Name of the tool. Default: the function's name.")
     ] = "",
     tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeatable.")] = None,
-    secrets: Annotated[
-        list[str] | None,
-        typer.Option("--secret", help="Name of a secret that the tool gets; repeatable."),
-    ] = None,
-    packages: Annotated[
-        list[str] | None,
-        typer.Option("--package", help='A package that it needs, "name>=1,<2"; repeatable.'),
-    ] = None,
-    hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host",
-            help='A host that it may reach by http(s), "api.example.com", or "*.example.com" for'
-            " all subdomains; may be repeated. Without any it has no network.",
-        ),
-    ] = None,
-    effect: Annotated[
-        str,
-        typer.Option(
-            "--effect",
-            help="Effect of a call: read-only, idempotent or side-effect. A call with unknown"
-            " outcome is repeated only if it is read-only or idempotent.",
-        ),
-    ] = "",
-    parallel: Annotated[
-        bool, typer.Option("--parallel", help="Its calls may run at the same time.")
-    ] = False,
-    approval: Annotated[
-        bool, typer.Option("--approval", help="Every call waits until a person has approved it.")
-    ] = False,
     by_client: Annotated[
         bool,
         typer.Option(
@@ -85,26 +105,25 @@ def add(
             " description of the file are stored.",
         ),
     ] = False,
-    return_limit: Annotated[
-        int, typer.Option("--return-limit", min=1, help="Maximum number of characters of a return.")
-    ] = 50_000,
+    sandbox: SandboxOptions = _NO_SANDBOX_OPTIONS,
+    calls: CallOptions = _DEFAULT_CALL_OPTIONS,
     as_json: JsonOption = False,
 ) -> None:
     """Add a tool, or a new version of it, from a file. The file is not run."""
-    if effect not in EFFECTS:
+    if calls.effect not in EFFECTS:
         raise UsageError("--effect must be read-only, idempotent or side-effect.")
     request = pb.UpsertToolRequest(
         request_id=new_request_id(),
         source_code=_read(file),
         name=name,
         tags=tag or [],
-        secret_names=secrets or [],
-        pip_requirements=packages or [],
-        allowed_hosts=hosts or [],
-        effect=EFFECTS[effect],
-        enable_parallel_execution=parallel,
-        default_requires_approval=approval,
-        return_char_limit=return_limit,
+        secret_names=sandbox.secrets or [],
+        pip_requirements=sandbox.packages or [],
+        allowed_hosts=sandbox.hosts or [],
+        effect=EFFECTS[calls.effect],
+        enable_parallel_execution=calls.parallel,
+        default_requires_approval=calls.approval,
+        return_char_limit=calls.return_limit,
         type=tool_pb2.TOOL_TYPE_CLIENT if by_client else tool_pb2.TOOL_TYPE_CUSTOM,
     )
 

@@ -122,8 +122,8 @@ def _drawn(table: LiveTable) -> Table:
         padding=(0, 2, 0, 0),
         header_style="dim",
     )
-    for place, column in enumerate(table.columns):
-        drawn.add_column(column, justify="left" if place == 0 else "right")
+    for index, column in enumerate(table.columns):
+        drawn.add_column(column, justify="left" if index == 0 else "right")
     for row in table.rows:
         drawn.add_row(*(Text(safe(cell)) for cell in row))
     return drawn

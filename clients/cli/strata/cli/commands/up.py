@@ -72,8 +72,10 @@ def run_up(
         return exit_code_of(error)
     try:
         with ProgressBar(console) as bar, asyncio.Runner(loop_factory=loop_factory()) as runner:
-            shown = bar.report if console.is_terminal else progress_lines(console)
-            options = LocalOptions(port, host, split, log_level, log_format, report=report or shown)
+            report_progress = bar.report if console.is_terminal else progress_lines(console)
+            options = LocalOptions(
+                port, host, split, log_level, log_format, report=report or report_progress
+            )
 
             def announce(local: Local, pids: dict[str, int]) -> None:
                 bar.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.cli.administration import ProjectOption, project_id
@@ -59,41 +60,22 @@ def usage(
         raise UsageError("Give one of --by and --all.")
     start, end = timestamp_of(since), timestamp_of(until)
     if every:
-        request = pb.ListProjectUsageRequest(start_time=start, end_time=end)
-
-        async def read_all(client: GatewayClient) -> pb.ListProjectUsageResponse:
-            return await first_of(client.admin.ListProjectUsage, request, "projects", limit)
-
-        listed = connection.run_as_organization(read_all, organization_key)
-        print_listing(
-            listed,
-            ["project", *(name for name, _ in _counts(pb.GetUsageResponse()))],
-            [
-                (project.project.name, *(count for _, count in _counts(project.usage)))
-                for project in listed.projects
-            ],
-            empty="No projects.",
-            as_json=as_json,
-        )
+        _print_projects(connection, start, end, organization_key, limit, as_json=as_json)
         return
 
     async def read(client: GatewayClient) -> pb.GetUsageResponse | pb.GetUsageSeriesResponse:
-        of_project = await project_id(client, project) if project else ""
-        of_agent = await client.agent_id(agent) if agent else ""
+        scope = {
+            "project_id": await project_id(client, project) if project else "",
+            "agent_id": await client.agent_id(agent) if agent else "",
+        }
         if by:
             return await client.admin.GetUsageSeries(
                 pb.GetUsageSeriesRequest(
-                    project_id=of_project,
-                    agent_id=of_agent,
-                    start_time=start,
-                    end_time=end,
-                    bucket_seconds=_LENGTHS[by],
+                    **scope, start_time=start, end_time=end, bucket_seconds=_LENGTHS[by]
                 )
             )
         return await client.admin.GetUsage(
-            pb.GetUsageRequest(
-                project_id=of_project, agent_id=of_agent, start_time=start, end_time=end
-            )
+            pb.GetUsageRequest(**scope, start_time=start, end_time=end)
         )
 
     if project or organization_key:
@@ -101,20 +83,53 @@ def usage(
     else:
         total = connection.run(read)
     if isinstance(total, pb.GetUsageSeriesResponse):
-        print_listing(
-            total,
-            ["from", *(name for name, _ in _counts(total.total))],
-            [
-                (when(bucket.start_time), *(count for _, count in _counts(bucket.usage)))
-                for bucket in total.buckets
-            ],
-            empty="The time range is empty.",
-            as_json=as_json,
-        )
+        _print_series(total, as_json=as_json)
     elif as_json:
         print_json(total)
     else:
         print_fields(_counts(total))
+
+
+def _print_projects(
+    connection: GatewayOptions,
+    start: Timestamp | None,
+    end: Timestamp | None,
+    organization_key: str,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints the usage of each project of the organization."""
+    request = pb.ListProjectUsageRequest(start_time=start, end_time=end)
+
+    async def read(client: GatewayClient) -> pb.ListProjectUsageResponse:
+        return await first_of(client.admin.ListProjectUsage, request, "projects", limit)
+
+    listing = connection.run_as_organization(read, organization_key)
+    print_listing(
+        listing,
+        ["project", *(name for name, _ in _counts(pb.GetUsageResponse()))],
+        [
+            (project.project.name, *(count for _, count in _counts(project.usage)))
+            for project in listing.projects
+        ],
+        empty="No projects.",
+        as_json=as_json,
+    )
+
+
+def _print_series(series: pb.GetUsageSeriesResponse, *, as_json: bool) -> None:
+    """Prints the usage of each hour, day or week."""
+    print_listing(
+        series,
+        ["from", *(name for name, _ in _counts(series.total))],
+        [
+            (when(bucket.start_time), *(count for _, count in _counts(bucket.usage)))
+            for bucket in series.buckets
+        ],
+        empty="The time range is empty.",
+        as_json=as_json,
+    )
 
 
 def _cached_tokens(usage_: pb.GetUsageResponse) -> str:

@@ -216,7 +216,7 @@ class UploadBars:
 
 
 class UploadLines:
-    """A line for each step, where there is no terminal.
+    """Prints a line for each step, if the output is not a terminal.
 
     Args:
         write: Called with each line.

@@ -88,12 +88,12 @@ class Files:
 
     def of_block(self, block: BlockFile, entry: SyncedFile | None) -> MemoryFile | None:
         """Returns the file of a block: one with its id, else one with its name."""
-        named = self._by_name.get(file_name(block.label))
+        named_file = self._by_name.get(file_name(block.label))
         claiming = self.claiming(block.block_id)
         if claiming:
-            return named if named in claiming else claiming[0]
-        if named is not None or entry is None:
-            return named
+            return named_file if named_file in claiming else claiming[0]
+        if named_file is not None or entry is None:
+            return named_file
         return self._unclaimed(entry.file)
 
     def of_lost_block(self, block_id: str, entry: SyncedFile) -> MemoryFile | None:
@@ -160,13 +160,13 @@ class MemoryFolder:
         self.entries[document.block_id] = SyncedFile(name, document.revision, digest)
 
     def write_theirs(self, document: BlockFile) -> str:
-        """Writes a block beside the file that conflicts with it, and returns the name."""
+        """Writes a block to a file next to the conflicting one, and returns the name."""
         name = f"{document.label}{THEIRS_SUFFIX}"
         self._put(name, render(document))
         return name
 
     def drop_theirs(self, label: str) -> None:
-        """Removes the file that was written beside a conflicting one."""
+        """Removes the file that was written next to a conflicting one."""
         (self.path / f"{label}{THEIRS_SUFFIX}").unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Versions of blocks, and who made them."""
+"""Versions of blocks, and the names of their authors."""
 
 from __future__ import annotations
 

@@ -161,9 +161,9 @@ def _header(text: str) -> Mapping[str, str]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         # Counted in the file, where the line of the fence comes first.
-        place = f" in line {mark.line + 2}" if mark else ""
+        position = f" in line {mark.line + 2}" if mark else ""
         problem = getattr(error, "problem", None) or "it contains a character that YAML forbids"
-        raise DocumentError(f"has a front matter that is not YAML{place}: {problem}.") from error
+        raise DocumentError(f"has a front matter that is not YAML{position}: {problem}.") from error
     if fields in (None, ""):
         return {}
     if not isinstance(fields, dict):

@@ -93,8 +93,10 @@ class Pull:
             detail = "" if entry is None else "the file was missing"
             return self._write(None, theirs, theirs, FileSyncResult.WRITTEN, detail)
         if self._folder.unchanged(file, entry):
-            known = file.document
-            return self._write(file, theirs, theirs, _update_result(known, theirs), known=known)
+            local_document = file.document
+            return self._write(
+                file, theirs, theirs, _update_result(local_document, theirs), earlier=local_document
+            )
         if file.document is None:
             return self._conflict(file, theirs, None, None, f"it {file.problem}")
         base = await self._base(file.document, theirs)
@@ -116,7 +118,7 @@ class Pull:
             if result is FileSyncResult.UPDATED
             else "the changes in the file are kept; push them"
         )
-        return self._write(file, merged.document, theirs, result, detail, known=mine)
+        return self._write(file, merged.document, theirs, result, detail, earlier=mine)
 
     async def _base(self, mine: BlockFile, theirs: BlockFile) -> BlockFile | None:
         if mine.block_id != theirs.block_id or not 0 < mine.revision <= theirs.revision:
@@ -134,7 +136,7 @@ class Pull:
         result: FileSyncResult,
         detail: str = "",
         *,
-        known: BlockFile | None = None,
+        earlier: BlockFile | None = None,
     ) -> FileOutcome:
         """Writes the new content of a block's file."""
         name = file_name(document.label)
@@ -160,17 +162,17 @@ class Pull:
                 self._folder.remove(file.name)
             self._folder.in_step(theirs)
             self._folder.drop_theirs(theirs.label)
-        shown = (difference(known, document),) if known is not None else ()
+        differences = (difference(earlier, document),) if earlier is not None else ()
         if result is FileSyncResult.UNCHANGED:
-            shown = ()
-        return FileOutcome(name, result, detail, theirs.revision, shown)
+            differences = ()
+        return FileOutcome(name, result, detail, theirs.revision, differences)
 
     def _changed_here(self, file: MemoryFile, theirs: BlockFile, mine: BlockFile) -> FileOutcome:
         if not self._dry_run:
             self._folder.in_step(theirs)
             self._folder.drop_theirs(theirs.label)
-        shown = (difference(theirs, mine),)
-        return FileOutcome(file.name, FileSyncResult.AHEAD, "push it", theirs.revision, shown)
+        differences = (difference(theirs, mine),)
+        return FileOutcome(file.name, FileSyncResult.AHEAD, "push it", theirs.revision, differences)
 
     def _conflict(
         self,
@@ -182,11 +184,13 @@ class Pull:
     ) -> FileOutcome:
         if self._on_conflict is ConflictChoice.THEIRS:
             detail = "the changes in the file are dropped"
-            return self._write(file, theirs, theirs, FileSyncResult.UPDATED, detail, known=mine)
+            return self._write(file, theirs, theirs, FileSyncResult.UPDATED, detail, earlier=mine)
         if self._on_conflict is ConflictChoice.MINE and mine is not None:
-            kept = replace(mine, revision=theirs.revision, block_id=theirs.block_id)
+            local_document = replace(mine, revision=theirs.revision, block_id=theirs.block_id)
             detail = "kept; a push now overwrites changes by others"
-            return self._write(file, kept, theirs, FileSyncResult.AHEAD, detail, known=theirs)
+            return self._write(
+                file, local_document, theirs, FileSyncResult.AHEAD, detail, earlier=theirs
+            )
         if not self._dry_run:
             beside = self._folder.write_theirs(theirs)
             detail = f"{detail}; nothing is overwritten, the block is in {beside}"
@@ -215,10 +219,10 @@ class Pull:
         ]
 
 
-def _update_result(known: BlockFile | None, theirs: BlockFile) -> FileSyncResult:
+def _update_result(earlier: BlockFile | None, theirs: BlockFile) -> FileSyncResult:
     return (
         FileSyncResult.UNCHANGED
-        if known is not None and known.same(theirs)
+        if earlier is not None and earlier.same(theirs)
         else FileSyncResult.UPDATED
     )
 

@@ -164,9 +164,9 @@ class Push:
 
     async def _create(self, file: MemoryFile, document: BlockFile) -> FileOutcome:
         empty = BlockFile(document.label, "", document.description, document.limit, None)
-        shown = (difference(empty, replace(document, read_only=None)),)
+        differences = (difference(empty, replace(document, read_only=None)),)
         if self._options.dry_run:
-            return FileOutcome(file.name, FileSyncResult.CREATED, differences=shown)
+            return FileOutcome(file.name, FileSyncResult.CREATED, differences=differences)
         request = pb.CreateBlockRequest(
             request_id=new_request_id(),
             agent_id=self._agent_id,
@@ -180,7 +180,7 @@ class Push:
         )
         block = (await self._client.blocks.CreateBlock(request)).block
         detail = self._update_file(file, document_of(block))
-        return FileOutcome(file.name, FileSyncResult.CREATED, detail, block.revision, shown)
+        return FileOutcome(file.name, FileSyncResult.CREATED, detail, block.revision, differences)
 
     async def _update(
         self, file: MemoryFile, document: BlockFile, block: pb.Block
@@ -192,14 +192,16 @@ class Push:
             return self._conflict(file, plan)
         if merged.document.same(theirs):
             return self._up_to_date(file, plan)
-        shown = (difference(theirs, merged.document),)
+        differences = (difference(theirs, merged.document),)
         if theirs.read_only and not self._options.force:
             detail = "the block is read-only. --force changes it anyway."
-            return FileOutcome(file.name, FileSyncResult.REFUSED, detail, theirs.revision, shown)
+            return FileOutcome(
+                file.name, FileSyncResult.REFUSED, detail, theirs.revision, differences
+            )
         is_merge = plan.base is not None and not plan.base.same(theirs)
         result = FileSyncResult.MERGED if is_merge else FileSyncResult.UPDATED
         if self._options.dry_run:
-            return FileOutcome(file.name, result, differences=shown, revision=theirs.revision)
+            return FileOutcome(file.name, result, differences=differences, revision=theirs.revision)
         try:
             response = await self._client.blocks.UpdateBlock(self._request(plan))
         except AbortedError:
@@ -209,8 +211,8 @@ class Push:
         if response.merged and not detail:
             detail = "with changes by others, which are now in the file too"
         result = FileSyncResult.MERGED if response.merged else result
-        shown = (difference(theirs, after),)
-        return FileOutcome(file.name, result, detail, after.revision, shown)
+        differences = (difference(theirs, after),)
+        return FileOutcome(file.name, result, detail, after.revision, differences)
 
     async def _plan(self, document: BlockFile, theirs: BlockFile) -> _PushPlan:
         base = await self._base(document, theirs)
@@ -232,11 +234,11 @@ class Push:
 
     def _request(self, plan: _PushPlan) -> pb.UpdateBlockRequest:
         """Returns the request with the file's text and its base; the server merges texts itself."""
-        theirs, wanted = plan.theirs, plan.merged.document
+        theirs, target = plan.theirs, plan.merged.document
         changed = {
-            name: getattr(wanted, name)
+            name: getattr(target, name)
             for name in FIELDS
-            if getattr(wanted, name) != getattr(theirs, name)
+            if getattr(target, name) != getattr(theirs, name)
         }
         based_on = theirs.revision if plan.base is None else plan.base.revision
         if "value" in changed:

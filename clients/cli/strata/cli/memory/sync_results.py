@@ -75,7 +75,7 @@ class FileOutcome:
         result: The effect.
         detail: An explanation.
         revision: Revision of the block afterwards; 0 if there is none.
-        differences: The changes; in a conflict, those of each side.
+        differences: The changes; in a conflict, the changes of each side.
     """
 
     file: str
@@ -127,13 +127,13 @@ def print_outcomes(outcomes: Sequence[FileOutcome], *, as_json: bool, dry_run: b
         screen.print(Text("Nothing to do.", style="dim"))
 
 
-def _print_difference(shown: SyncDifference) -> None:
+def _print_difference(sync_difference: SyncDifference) -> None:
     screen = console()
-    if shown.title:
-        screen.print(Text(f"  {shown.title}:", style="italic"), soft_wrap=True)
-    for field in shown.fields:
+    if sync_difference.title:
+        screen.print(Text(f"  {sync_difference.title}:", style="italic"), soft_wrap=True)
+    for field in sync_difference.fields:
         screen.print(Text(f"  {safe(field)}", style="cyan"), soft_wrap=True)
-    for line in diff_text(shown.diff, limit=_DIFF_LINES):
+    for line in diff_text(sync_difference.diff, limit=_DIFF_LINES):
         screen.print(Text("  ") + line, soft_wrap=True)
 
 

@@ -62,13 +62,13 @@ def print_log(steps: Sequence[VersionChange], names: Names) -> None:
         )
         for version in (step.version for step in steps)
     ]
-    kept = list(range(len(columns)))
+    column_indices = list(range(len(columns)))
     if sys.stdout.isatty():
         # Leave out empty columns, which would take up space.
-        kept = [at for at in kept if not rows or any(row[at] for row in rows)]
+        column_indices = [at for at in column_indices if not rows or any(row[at] for row in rows)]
     print_table(
-        [columns[at] for at in kept],
-        [[row[at] for at in kept] for row in rows],
+        [columns[at] for at in column_indices],
+        [[row[at] for at in column_indices] for row in rows],
         empty="Nothing was written yet.",
     )
 
@@ -126,7 +126,7 @@ def _changes(step: VersionChange) -> Iterable[Text]:
         diff = unified_diff("", version.value) if version.revision == 1 else ""
         yield from diff_text(diff, limit=_DIFF_LINES)
         return
-    shown = difference(document_of_version(step.before), document_of_version(version))
-    for field in shown.fields:
+    sync_difference = difference(document_of_version(step.before), document_of_version(version))
+    for field in sync_difference.fields:
         yield Text(safe(field), style="cyan")
-    yield from diff_text(shown.diff, limit=_DIFF_LINES)
+    yield from diff_text(sync_difference.diff, limit=_DIFF_LINES)

@@ -1,4 +1,4 @@
-"""Reads metrics ports, and compares what was read at two times."""
+"""Reads metrics ports, and compares the values of two times."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class Interval:
 
     def highest(self, name: str, *by: str) -> dict[tuple[str, ...], float]:
         """Returns the highest present value of a gauge that several ports report, by labels."""
-        most: dict[tuple[str, ...], float] = {}
+        highest_values: dict[tuple[str, ...], float] = {}
         for _, later in self._pairs:
             for (sample, labels), value in later.samples.items():
                 if sample == name:
                     key = _key(labels, by)
-                    most[key] = max(most.get(key, -math.inf), value)
-        return most
+                    highest_values[key] = max(highest_values.get(key, -math.inf), value)
+        return highest_values
 
     def rates(self, name: str, *by: str, **matching: str) -> dict[tuple[str, ...], float]:
         """Returns how much a counter grew per second, summed by labels."""
@@ -115,7 +115,7 @@ class Interval:
         return dict(sums)
 
     def quantiles(self, name: str, share: float, *by: str) -> dict[tuple[str, ...], float]:
-        """Returns a quantile of what a histogram observed meanwhile, by labels.
+        """Returns a quantile of a histogram's values between the two samples, by labels.
 
         As `histogram_quantile` of Prometheus does, it assumes that values are spread evenly within
         a bucket. Without an observation there is no quantile.
@@ -143,14 +143,14 @@ def quantile(counts: Mapping[float, float], share: float) -> float | None:
     total = counts[bounds[-1]] if bounds else 0.0
     if total <= 0:
         return None
-    wanted = share * total
+    target_count = share * total
     lower, below = 0.0, 0.0
     for bound in bounds:
         count = counts[bound]
-        if count >= wanted:
+        if count >= target_count:
             if math.isinf(bound):
                 return lower
-            return lower + (bound - lower) * (wanted - below) / (count - below)
+            return lower + (bound - lower) * (target_count - below) / (count - below)
         lower, below = bound, count
     return lower
 

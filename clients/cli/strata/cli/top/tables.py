@@ -199,7 +199,7 @@ def _slowest_by_service(interval: Interval) -> dict[str, tuple[float, str]]:
 def _without_health_checks(
     values: Mapping[tuple[str, ...], float],
 ) -> dict[tuple[str, ...], float]:
-    """Returns the values of RPCs, by method first, without those of health checks."""
+    """Returns the values of RPCs, by method first, without health checks."""
     return {key: value for key, value in values.items() if not key[0].startswith(_HEALTH_CHECKS)}
 
 

@@ -70,7 +70,7 @@ class LoopThread:
 
 
 class OnThread(Generic[AsyncT_co]):
-    """An object whose methods are those of an async object; see `returning` and `iterating`.
+    """An object with the methods of an async object; see `returning` and `iterating`.
 
     Args:
         inner: The async object.

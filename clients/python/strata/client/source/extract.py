@@ -106,7 +106,7 @@ class _Extraction:
         self._packages = packages
         self._needed: set[str] = set()
         # Numbers of the included statements, with the needed names of an import.
-        self._taken: dict[int, set[str]] = {}
+        self._taken_names: dict[int, set[str]] = {}
 
     def source(self) -> str:
         """Returns the source, which is valid if there are no `problems`."""
@@ -129,7 +129,7 @@ class _Extraction:
             if isinstance(statement.node, ast.ImportFrom) and (
                 statement.node.module == "__future__"
             ):
-                self._taken[number] = set(statement.binds)
+                self._taken_names[number] = set(statement.binds)
         pieces: list[str] = []
         if self._above:
             pieces = self._inner()
@@ -138,7 +138,7 @@ class _Extraction:
             if len(module.binders[node.name]) > 1:
                 problem_text = f"the module binds {node.name} again"
                 self._problem(problem_text, max(self._lines_that_bind(node.name)))
-        return "".join([*self._taken_pieces(), *pieces])
+        return "".join([*self._pieces_of_taken(), *pieces])
 
     def _inner(self) -> list[str]:
         """Extracts a function that is not at the top level of its module."""
@@ -151,21 +151,21 @@ class _Extraction:
             # For example a function that sets a variable of the enclosing function.
             self._problem(f"is not self-contained: {error.msg}", node.lineno)
             return []
-        held = self._held()
-        for name in sorted(statement.uses - held.keys() - {node.name}):
+        held_names = self._held()
+        for name in sorted(statement.uses - held_names.keys() - {node.name}):
             if name in local:
                 problem_text = f"uses {name}, which only {outer[-1].name}() defines"
                 self._problem(problem_text, line_of(node, name))
             else:
                 self._need(name, node)
         self._check_imports(node)
-        for name in sorted(statement.may_use - held.keys() - local):
+        for name in sorted(statement.may_use - held_names.keys() - local):
             self._need_if_there(name, node)
-        own = held.keys() | ({node.name} if outer else set())
+        own = held_names.keys() | ({node.name} if outer else set())
         for name in sorted(own & self._needed):
             problem_text = f"{name} has one meaning in this function and another one in the module"
             self._problem(problem_text, line_of(node, name))
-        constants = [f"{name} = {value!r}\n" for name, value in sorted(held.items())]
+        constants = [f"{name} = {value!r}\n" for name, value in sorted(held_names.items())]
         return [*constants, "\n\n", self._module.text_of(node), "\n"]
 
     def _held(self) -> dict[str, Any]:
@@ -225,9 +225,9 @@ class _Extraction:
 
     def _take(self, number: int, name: str) -> None:
         statement = self._module.statements[number]
-        taken = number in self._taken
-        self._taken.setdefault(number, set()).add(name)
-        if taken and not statement.is_import:
+        is_taken = number in self._taken_names
+        self._taken_names.setdefault(number, set()).add(name)
+        if is_taken and not statement.is_import:
             return
         self._check_imports(statement.node, name)
         if statement.is_import:
@@ -261,26 +261,26 @@ class _Extraction:
                     )
                     self._problem(problem_text, import_.lineno)
 
-    def _taken_pieces(self) -> Iterator[str]:
+    def _pieces_of_taken(self) -> Iterator[str]:
         """Yields the text of the included statements, with blank lines between them."""
         before: SourceStatement | None = None
-        for number in sorted(self._taken):
+        for number in sorted(self._taken_names):
             statement = self._module.statements[number]
             wide = _is_wide(statement) or (before is not None and _is_wide(before))
             if before is not None and wide:
                 yield "\n\n"
-            yield f"{self._text_of(statement, self._taken[number])}\n"
+            yield f"{self._text_of(statement, self._taken_names[number])}\n"
             before = statement
 
     def _text_of(self, statement: SourceStatement, names: set[str]) -> str:
         node = statement.node
         if isinstance(node, ast.Import | ast.ImportFrom):
-            kept = [name for name in node.names if _bound_by(name) in names]
-            if len(kept) < len(node.names):
+            imported_names = [name for name in node.names if _bound_by(name) in names]
+            if len(imported_names) < len(node.names):
                 return ast.unparse(
-                    ast.Import(kept)
+                    ast.Import(imported_names)
                     if isinstance(node, ast.Import)
-                    else ast.ImportFrom(node.module, kept, node.level)
+                    else ast.ImportFrom(node.module, imported_names, node.level)
                 )
         return self._module.text_of(node)
 

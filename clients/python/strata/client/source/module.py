@@ -73,10 +73,17 @@ class ModuleText:
         if ast.get_docstring(node, clean=False) is not None:
             line, column, mark = _end_of(first), first.end_col_offset or 0, "; ..."
         # Columns are counted in bytes.
-        kept = self._lines[line - 1].encode()[:column].decode()
+        line_start = self._lines[line - 1].encode()[:column].decode()
         rest = self._lines[_end_of(last) - 1].encode()[last.end_col_offset :].decode()
         blank = "\n" * (_end_of(last) - line)
-        text = [*self._lines[: line - 1], kept, mark, blank, rest, *self._lines[_end_of(last) :]]
+        text = [
+            *self._lines[: line - 1],
+            line_start,
+            mark,
+            blank,
+            rest,
+            *self._lines[_end_of(last) :],
+        ]
         return ModuleText("".join(text), self.file)
 
     def text_of(self, node: ast.stmt) -> str:

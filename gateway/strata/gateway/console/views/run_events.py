@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from starlette.responses import Response
 
@@ -89,39 +91,45 @@ async def stored_events(
 
 def entry_of(event: run_event_pb2.RunEvent) -> EventRow:
     """Returns a stored event as a page shows it."""
-    kind = event.WhichOneof("event") or ""
-    title, detail, texts, taint, failed = _described(event, kind)
+    description = _described(event)
     return EventRow(
         sequence=event.sequence,
         elapsed_ms=event.elapsed_ms,
-        title=title,
-        detail=detail,
-        texts=[(heading, text) for heading, text in texts if text],
-        taint=taint,
+        title=description.title,
+        detail=description.detail,
+        texts=[(heading, text) for heading, text in description.texts if text],
+        taint=list(description.taint),
         member=event.member.agent_name,
-        failed=failed,
+        failed=description.failed,
     )
 
 
-_Described = tuple[str, str, list[tuple[str, str]], list[message_pb2.Provenance.ValueType], bool]
+class _Description(NamedTuple):
+    """The description of an event; the fields are as in `EventRow`."""
+
+    title: str
+    detail: str = ""
+    texts: Sequence[tuple[str, str]] = ()
+    taint: Iterable[message_pb2.Provenance.ValueType] = ()
+    failed: bool = False
 
 
-def _described(event: run_event_pb2.RunEvent, kind: str) -> _Described:
-    """Returns title, detail, texts, untrusted content, and whether something went wrong."""
+def _described(event: run_event_pb2.RunEvent) -> _Description:
+    kind = event.WhichOneof("event") or ""
     match kind:
         case "run_started":
-            return "Run started", f"attempt {event.run_started.attempt}", [], [], False
+            return _Description("Run started", f"attempt {event.run_started.attempt}")
         case "step_started":
             step = event.step_started
-            return f"Step {step.step}: model called", step.model, [], list(step.taint), False
+            return _Description(f"Step {step.step}: model called", step.model, taint=step.taint)
         case "step_restarted":
             restarted = event.step_restarted
             title = "Step given up" if restarted.given_up else "Model called again"
-            return title, restarted.reason, [], [], True
+            return _Description(title, restarted.reason, failed=True)
         case "tool_started":
             tool = event.tool_started
             texts = [("Arguments", whole_arguments(tool.arguments))]
-            return f"Tool {tool.name} started", "", texts, [], False
+            return _Description(f"Tool {tool.name} started", texts=texts)
         case "tool_finished":
             return _tool_finished(event.tool_finished)
         case "message_stored":
@@ -129,36 +137,39 @@ def _described(event: run_event_pb2.RunEvent, kind: str) -> _Described:
         case "approval_requested":
             calls = event.approval_requested.approval.tool_calls
             texts = [(call.name, whole_arguments(call.arguments)) for call in calls]
-            return "Approval requested", f"{len(calls)} calls", texts, [], False
+            return _Description("Approval requested", f"{len(calls)} calls", texts)
         case "window_compacted":
             compacted = event.window_compacted
             detail = f"{compacted.tokens_before:,} to {compacted.tokens_after:,} tokens"
-            return "Window compacted", detail, _parts_of(compacted.summary), [], False
+            return _Description("Window compacted", detail, _parts_of(compacted.summary))
         case "run_finished":
             return _ended("Run ended", event.run_finished)
         case "turn_started":
             detail = "picks the next speaker" if event.turn_started.manager else ""
-            return f"Turn {event.member.turn} started", detail, [], [], False
+            return _Description(f"Turn {event.member.turn} started", detail)
         case "turn_finished":
             return _ended(f"Turn {event.member.turn} ended", event.turn_finished)
-    return kind.replace("_", " "), "", [], [], False
+    return _Description(kind.replace("_", " "))
 
 
-def _tool_finished(finished: run_event_pb2.ToolFinished) -> _Described:
+def _tool_finished(finished: run_event_pb2.ToolFinished) -> _Description:
     returned = finished.tool_return
     texts = [("Return", result_of(returned.content))]
     texts += [("Printed", "\n".join(returned.stdout)), ("Errors", "\n".join(returned.stderr))]
     texts += [(f"Edit of {edit.label}", edit.diff) for edit in finished.memory_edits]
     status = enum_name(message_pb2.ToolStatus, returned.status)
-    taint = [returned.provenance, *returned.taint]
-    failed = returned.status != message_pb2.TOOL_STATUS_OK
-    detail = f"{status} after {seconds(finished.duration_ms)}"
-    return f"Tool {returned.name} ended", detail, texts, list(dict.fromkeys(taint)), failed
+    return _Description(
+        f"Tool {returned.name} ended",
+        f"{status} after {seconds(finished.duration_ms)}",
+        texts,
+        taint=dict.fromkeys([returned.provenance, *returned.taint]),
+        failed=returned.status != message_pb2.TOOL_STATUS_OK,
+    )
 
 
-def _message_stored(message: message_pb2.Message) -> _Described:
+def _message_stored(message: message_pb2.Message) -> _Description:
     role = enum_name(message_pb2.Role, message.role)
-    return f"Message stored: {role}", tokens(message.usage), _parts_of(message), [], False
+    return _Description(f"Message stored: {role}", tokens(message.usage), _parts_of(message))
 
 
 def _parts_of(message: message_pb2.Message) -> list[tuple[str, str]]:
@@ -185,12 +196,12 @@ def _part_text(part: message_pb2.Part) -> tuple[str, str]:
 
 def _ended(
     title: str, ending: run_event_pb2.RunFinished | run_event_pb2.TurnFinished
-) -> _Described:
+) -> _Description:
     reason = enum_name(run_event_pb2.StopReason, ending.stop_reason)
     failed = bool(ending.error.message or ending.error.reason)
     detail = ", ".join(filter(None, (reason, tokens(ending.usage))))
     texts = [("Why", ending_sentence(ending))] if failed else []
-    return title, detail, texts, list(ending.taint), failed
+    return _Description(title, detail, texts, ending.taint, failed)
 
 
 VIEWS = (ViewRoute("/runs/{run_id}/events", list_events),)

@@ -144,7 +144,7 @@ class MessagePackaging:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent. All fields but `model_keys` are those of the proto.
+    """An agent. All fields but `model_keys` are fields of the proto.
 
     Attributes:
         max_files_open: Files that may be open at once; 0 derives the number from the context
@@ -275,7 +275,7 @@ class AgentPatch:
         sleeptime_frequency: See `Agent`.
         max_buffer: The longest length of the buffer; 0 for the default.
         min_buffer: The shortest length of the buffer; 0 for the default.
-        buffer: The lengths that result from both and from those of the agent.
+        buffer: The lengths that result from both and from the agent's lengths.
         expected_revision: Fail if the agent is not at this revision; 0 means any.
     """
 
@@ -332,8 +332,8 @@ def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
     """Returns the changed agent; its revision rises by one."""
     changes = {name: getattr(patch, name) for name in _PATCHED if getattr(patch, name) is not None}
     metadata = {**agent.metadata, **patch.metadata}
-    kept = {key: value for key, value in metadata.items() if value}
-    return replace(agent, **changes, metadata=kept, revision=agent.revision + 1)
+    nonempty = {key: value for key, value in metadata.items() if value}
+    return replace(agent, **changes, metadata=nonempty, revision=agent.revision + 1)
 
 
 def changes_prompt(patch: AgentPatch) -> bool:

@@ -34,7 +34,7 @@ _LARGEST = FileLimits(15, 40_000)
 
 def default_file_limits(context_window: int) -> FileLimits:
     """Returns the limits of an agent that sets none, for a context window in tokens."""
-    fitting = (limits for most, limits in _BY_CONTEXT_WINDOW if context_window <= most)
+    fitting = (limits for max_window, limits in _BY_CONTEXT_WINDOW if context_window <= max_window)
     return next(fitting, _LARGEST)
 
 

@@ -20,7 +20,7 @@ SETTINGS_OF_THE_AGENT = (
     "max_message_buffer_length",
     "min_message_buffer_length",
 )
-"""Fields of `ManagerConfig` whose values are those of the manager agent."""
+"""Fields of `ManagerConfig` whose values are the manager agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def _violations(
             "or nothing",
         )
     for name in SETTINGS_OF_THE_AGENT:
-        wanted, actual = getattr(manager, name), getattr(agent, name)
-        if wanted not in (0, actual):
+        expected, actual = getattr(manager, name), getattr(agent, name)
+        if expected not in (0, actual):
             yield FieldViolation(
                 f"manager.{name}",
                 f"is {actual} for the manager agent: change it there, with UpdateAgent",

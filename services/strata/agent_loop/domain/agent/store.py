@@ -92,11 +92,13 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def page(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[Agent]:
+    async def page(self, agent_filter: AgentFilter, limit: int, after: str) -> Sequence[Agent]:
         """Lists active agents."""
         ...
 
-    async def names(self, wanted: AgentFilter, limit: int, after: str) -> Sequence[ListedAgent]:
+    async def names(
+        self, agent_filter: AgentFilter, limit: int, after: str
+    ) -> Sequence[ListedAgent]:
         """Lists the names of the agents that `page` lists, for a fraction of the time."""
         ...
 

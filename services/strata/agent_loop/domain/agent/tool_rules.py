@@ -12,7 +12,7 @@ from strata.shared.tool_rules import ToolRuleType, rule_sentence
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """One rule; the fields are those of the proto.
+    """One rule, with the fields of the proto.
 
     Attributes:
         type: The type of rule.

@@ -49,7 +49,7 @@ class TypeTraits:
         autoclears: ``message_buffer_autoclear`` is always true.
         needs_sleeptime: It cannot be created without ``enable_sleeptime``.
         memory_agent: Type of its memory agent.
-        own_rules: Rules that ``include_base_tool_rules`` adds beside those of its tools.
+        own_rules: Rules that ``include_base_tool_rules`` adds to the rules of its tools.
     """
 
     type: AgentType
@@ -76,11 +76,12 @@ class TypeTraits:
             tools: Names of the agent's tools.
             own: The agent's own rules. Tools with an own rule get no rule of the type.
         """
-        named = {rule.tool_name for rule in own}
+        tools_with_rule = {rule.tool_name for rule in own}
         rules = (
             rule
             for rule in self.own_rules
-            if rule.tool_name not in named and {rule.tool_name, *rule.children} <= set(tools)
+            if rule.tool_name not in tools_with_rule
+            and {rule.tool_name, *rule.children} <= set(tools)
         )
         return (*rules, *base_rules(tools, own))
 

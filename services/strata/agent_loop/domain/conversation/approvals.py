@@ -67,7 +67,7 @@ class ApprovalRequest:
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         """All calls, in the order of the reply."""
-        order = {bound.tool_call_id: place for place, bound in enumerate(self.bindings)}
+        order = {bound.tool_call_id: index for index, bound in enumerate(self.bindings)}
         calls = (*self.tool_calls, *self.waiting_calls)
         return tuple(sorted(calls, key=lambda call: order.get(call.id, len(order))))
 

@@ -82,7 +82,7 @@ class SummaryPart:
         text: The text of the summary.
         first_sequence: First sequence of the evicted range.
         last_sequence: Last sequence of the evicted range.
-        message_count: Number of messages that it replaces, including those of earlier summaries.
+        message_count: Number of messages that it and the earlier summaries in it replace.
         first_message_id: First message of the evicted range.
         last_message_id: Last message of it.
     """
@@ -117,7 +117,7 @@ MessagePart: TypeAlias = (
 
 @dataclass(frozen=True)
 class Message(Derived):
-    """One message of a conversation; the fields are those of the proto.
+    """One message of a conversation, with the fields of the proto.
 
     Attributes:
         copied: It is a copy in a forked conversation.
@@ -148,7 +148,7 @@ class Message(Derived):
 
     @cached_property
     def labels(self) -> tuple[Provenance, ...]:
-        """Its labels, each once, including those of its tool returns."""
+        """Its labels and the labels of its tool returns, each once."""
         labels = list(self.provenance)
         for tool_return in self.tool_returns:
             if tool_return.provenance is not None:
@@ -163,7 +163,7 @@ class Message(Derived):
 
     @cached_property
     def images(self) -> tuple[ImagePart, ...]:
-        """All images, including those of tool returns."""
+        """All images, including images of tool returns."""
         own = tuple(part for part in self.parts if isinstance(part, ImagePart))
         return (*own, *(image for tool_return in self.tool_returns for image in tool_return.images))
 

@@ -42,12 +42,12 @@ def sources_of(
         for name, labels in blocks.items()
         for label in taint_of(labels)
     ]
-    named = {source.label for source in sources}
+    labels_with_source = {source.label for source in sources}
     derived = (
         TaintSource(label, message_id=message.id)
         for message in reversed(messages)
         for label in taint_of(message.labels)
-        if label not in named
+        if label not in labels_with_source
     )
     return _cut([*sources, *derived], most)
 
@@ -65,9 +65,13 @@ def _of_message(message: Message) -> Iterator[TaintSource]:
             yield TaintSource(label, message.id, tool_return.name, tool_return.tool_call_id)
 
 
-def _cut(sources: Sequence[TaintSource], most: int) -> tuple[TaintSource, ...]:
-    """Returns the first `most` sources, and at least the first source of each label."""
-    first = {source.label: place for place, source in reversed(list(enumerate(sources)))}
-    kept = {*first.values()}
-    kept.update([place for place in range(len(sources)) if place not in kept][: most - len(kept)])
-    return tuple(sources[place] for place in sorted(kept))
+def _cut(sources: Sequence[TaintSource], max_sources: int) -> tuple[TaintSource, ...]:
+    """Returns the first `max_sources` sources, and at least the first source of each label."""
+    first = {source.label: index for index, source in reversed(list(enumerate(sources)))}
+    kept_indices = {*first.values()}
+    kept_indices.update(
+        [index for index in range(len(sources)) if index not in kept_indices][
+            : max_sources - len(kept_indices)
+        ]
+    )
+    return tuple(sources[index] for index in sorted(kept_indices))

@@ -10,7 +10,7 @@ _Value = TypeVar("_Value")
 
 
 class Derived:
-    """A base of immutable objects that keep what was computed from them.
+    """A base of immutable objects that cache values computed from them.
 
     The messages of a window are shown in every request. What a request needs of a stored message
     (its form, its size, its digest) is computed once for as long as the window is held (decision

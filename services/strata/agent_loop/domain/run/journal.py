@@ -161,30 +161,30 @@ def rules_from_json(value: Mapping[str, Any]) -> tuple[ToolRule, ...] | None:
 
 def result_to_json(result: ToolResult) -> dict[str, Any]:
     """Returns the stored form of a result."""
-    stored = asdict(result)
-    for image in stored["tool_return"]["images"]:
+    fields = asdict(result)
+    for image in fields["tool_return"]["images"]:
         image["data"] = base64.b64encode(image["data"]).decode("ascii")
-    return stored
+    return fields
 
 
 def result_from_json(value: Mapping[str, Any]) -> ToolResult:
     """Returns the result of a stored form."""
-    stored = value["tool_return"]
+    fields = value["tool_return"]
     return ToolResult(
         tool_return=ToolReturn(
-            tool_call_id=stored["tool_call_id"],
-            name=stored["name"],
-            status=ToolStatus(stored["status"]),
-            content=stored["content"],
-            stdout=tuple(stored["stdout"]),
-            stderr=tuple(stored["stderr"]),
-            provenance=Provenance(stored["provenance"]) if stored["provenance"] else None,
-            taint=tuple(Provenance(label) for label in stored.get("taint", ())),
+            tool_call_id=fields["tool_call_id"],
+            name=fields["name"],
+            status=ToolStatus(fields["status"]),
+            content=fields["content"],
+            stdout=tuple(fields["stdout"]),
+            stderr=tuple(fields["stderr"]),
+            provenance=Provenance(fields["provenance"]) if fields["provenance"] else None,
+            taint=tuple(Provenance(label) for label in fields.get("taint", ())),
             nested=tuple(
                 NestedCall(**{**call, "status": ToolStatus(call["status"])})
-                for call in stored.get("nested", ())
+                for call in fields.get("nested", ())
             ),
-            returned_by=stored.get("returned_by", ""),
+            returned_by=fields.get("returned_by", ""),
             images=tuple(
                 ImagePart(
                     **{
@@ -193,7 +193,7 @@ def result_from_json(value: Mapping[str, Any]) -> ToolResult:
                         "data": base64.b64decode(image["data"]),
                     }
                 )
-                for image in stored.get("images", ())
+                for image in fields.get("images", ())
             ),
         ),
         duration_ms=value["duration_ms"],

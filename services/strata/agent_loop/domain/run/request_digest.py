@@ -1,7 +1,7 @@
 """The canonical form of a model request, and a digest that identifies its exact content.
 
 The digest is stored with the run. A replay compares it to find out whether a rebuilt request equals
-the one that was sent. The canonical form is that of the request before a provider's dialect
+the one that was sent. The canonical form is the request before a provider's dialect
 converts it. It holds ids of images, not their bytes.
 """
 
@@ -148,8 +148,8 @@ def _plain_message(message: ChatMessage) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         kind: Any = type(value)
-        named = [(name, getattr(value, name)) for name in _field_names(kind)]
-        return {name: member for name, member in named if not isinstance(member, bytes)}
+        fields = [(name, getattr(value, name)) for name in _field_names(kind)]
+        return {name: member for name, member in fields if not isinstance(member, bytes)}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -175,17 +175,17 @@ def _ranges(sequences: Sequence[int]) -> tuple[int, ...]:
 
 
 def _change(before: str, after: str) -> SystemChange:
-    most = min(len(before), len(after))
-    prefix = _common(before, after, most)
+    max_length = min(len(before), len(after))
+    prefix = _common(before, after, max_length)
     # Reversed, the common end of the two rests is a common beginning.
-    suffix = _common(before[prefix:][::-1], after[prefix:][::-1], most - prefix)
+    suffix = _common(before[prefix:][::-1], after[prefix:][::-1], max_length - prefix)
     removed = before[prefix : len(before) - suffix]
     return SystemChange(digest_of_text(before), prefix, suffix, removed)
 
 
-def _common(one: str, other: str, most: int) -> int:
+def _common(one: str, other: str, max_length: int) -> int:
     """Returns the length of the common beginning of two texts."""
-    low, high = 0, most
+    low, high = 0, max_length
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

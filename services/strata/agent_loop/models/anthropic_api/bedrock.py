@@ -64,10 +64,10 @@ class BedrockConnection(CloudConnection):
     def secrets(self, api_key: str) -> dict[str, str]:
         """See `CloudConnection.secrets`."""
         match = _ACCESS_KEY.fullmatch(api_key)
-        named = {"API key": api_key}
+        secret_values = {"API key": api_key}
         if match:
-            named = {"secret access key": match[2], "session token": match[3] or ""}
-        return {name: value for name, value in named.items() if value}
+            secret_values = {"secret access key": match[2], "session token": match[3] or ""}
+        return {name: value for name, value in secret_values.items() if value}
 
     async def close(self) -> None:
         """Closes the connections."""

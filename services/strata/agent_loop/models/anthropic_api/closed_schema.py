@@ -68,12 +68,12 @@ def _add_parts(
     closed: dict[str, Any], schema: JsonSchema, kind: Any, notes: dict[str, Any]
 ) -> bool:
     """Adds the schemas inside a schema; False if one cannot be expressed."""
-    for name, known in (("anyOf", "anyOf"), ("oneOf", "anyOf"), ("allOf", "allOf")):
+    for name, closed_name in (("anyOf", "anyOf"), ("oneOf", "anyOf"), ("allOf", "allOf")):
         if name in schema:
             options = [to_closed(option) for option in schema[name] if isinstance(option, Mapping)]
             if None in options or len(options) < len(schema[name]):
                 return False
-            closed[known] = options
+            closed[closed_name] = options
     if kind == "object":
         properties = schema.get("properties", {})
         if schema.get("additionalProperties", not properties) is not False:

@@ -57,7 +57,7 @@ class CloudConnection(ABC):
         return []
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """Returns True: only a request to a model shows whether it exists."""
+        """Returns True, since only a request shows whether the model exists."""
         return True
 
 

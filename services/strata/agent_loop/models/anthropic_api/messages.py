@@ -224,16 +224,16 @@ class AnthropicChatModel(StreamedModel[RawMessageStreamEvent]):
             try:
                 return await limits.wait(self._send(body))
             except (AnthropicError, httpx2.HTTPError) as error:
-                known = to_model_error(error)
-                if self._leave_out(known, refusals, body):
+                model_error = to_model_error(error)
+                if self._leave_out(model_error, refusals, body):
                     continue
                 if (
                     reply is not None
-                    and known.kind is ModelErrorKind.BAD_REQUEST
-                    and forms.weaken(reply, form, "", known.message)
+                    and model_error.kind is ModelErrorKind.BAD_REQUEST
+                    and forms.weaken(reply, form, "", model_error.message)
                 ):
                     continue
-                raise known from error
+                raise model_error from error
 
     def _leave_out(self, error: ModelError, refusals: Refusals, body: dict[str, Any]) -> bool:
         """Leaves out a setting that the model refused; returns False if the error is about none."""
@@ -358,8 +358,8 @@ class _ReplyBuilder(ReplyBuilder[RawMessageStreamEvent]):
                 return ReasoningDelta(thinking)
         if content.type == "redacted_thinking":
             # An incomplete one would be refused.
-            kept = self.size.take(content.data)
-            block.redacted = "" if self.size.full else kept
+            data = self.size.take(content.data)
+            block.redacted = "" if self.size.full else data
         if content.type == "tool_use":
             self.size.take_call()
             block.id, block.name = usable_call_id(content.id), self.size.take(content.name)

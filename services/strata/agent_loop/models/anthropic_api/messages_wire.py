@@ -168,8 +168,8 @@ def _thinking(
 ) -> dict[str, Any] | None:
     if settings.reasoning_effort == "none":
         return {"type": "disabled"}
-    wanted = settings.max_reasoning_tokens > 0 or settings.reasoning_effort is not None
-    if not wanted:
+    should_reason = settings.max_reasoning_tokens > 0 or settings.reasoning_effort is not None
+    if not should_reason:
         return None
     if not takes_thinking_budget(settings.model):
         # Newer models hide the text of their thinking unless asked for a summary.

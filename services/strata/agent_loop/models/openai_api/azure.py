@@ -77,7 +77,7 @@ class AzureConnection(OpenAiConnection):
         return []
 
     async def has_model(self, api_key: str, name: str) -> bool:
-        """Returns True, since only a request can find out whether the deployment exists."""
+        """Returns True, since only a request shows whether the deployment exists."""
         return True
 
 

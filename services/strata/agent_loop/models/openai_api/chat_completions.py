@@ -116,7 +116,7 @@ async def has_model(client: AsyncOpenAI, name: str) -> bool:
 
 
 class OpenAiConnection:
-    """The connections to one server, with what its models refused. See `EndpointConnection`."""
+    """The connections to one server, and what its models refused. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         self._client = self._open(base_url)
@@ -254,7 +254,7 @@ class OpenAiChatModel(OpenAiModel):
         adaptation, renamed = self._adaptations.learnt(self._settings, self._assumed), None
         limited = bool(request.max_tokens or self._settings.max_tokens)
         while True:
-            sent, reply = adaptation.limit_name, request.response_format
+            limit_name, reply = adaptation.limit_name, request.response_format
             body = openai_wire.build(
                 request, self._settings, official=self._official, adaptation=adaptation
             )
@@ -264,27 +264,27 @@ class OpenAiChatModel(OpenAiModel):
             try:
                 return await limits.wait(self._send(body))
             except (OpenAIError, httpx2.HTTPError) as error:
-                known = to_model_error(error)
-                if refuses_parameter(error, known):
+                model_error = to_model_error(error)
+                if refuses_parameter(error, model_error):
                     if name := adaptation.leave_out(
-                        error.code, error.param or "", known.message, body
+                        error.code, error.param or "", model_error.message, body
                     ):
-                        refusal = known.redacted(self._redactor).message
+                        refusal = model_error.redacted(self._redactor).message
                         log_refusal(self._settings, name, body.get(name), refusal)
                         continue
                     if reply is not None and adaptation.reply_forms.weaken(
-                        reply, form, error.param or "", known.message
+                        reply, form, error.param or "", model_error.message
                     ):
                         continue
                     if renamed is not None:
                         # If both names are refused, the value is wrong.
-                        adaptation.limit_name, known, error = renamed
+                        adaptation.limit_name, model_error, error = renamed
                     elif limited and adaptation.rename_limit(
-                        sent, error.param or "", known.message
+                        limit_name, error.param or "", model_error.message
                     ):
-                        renamed = sent, known, error
+                        renamed = limit_name, model_error, error
                         continue
-                raise known from error
+                raise model_error from error
 
     def _assumed(self) -> openai_wire.Adaptation:
         return openai_wire.Adaptation.first(
@@ -292,12 +292,12 @@ class OpenAiChatModel(OpenAiModel):
         )
 
 
-def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatusError]:
+def refuses_parameter(error: Exception, model_error: ModelError) -> TypeGuard[APIStatusError]:
     """Returns whether an error may be about an optional parameter."""
     return (
         isinstance(error, APIStatusError)
         and error.status_code in (400, 422)
-        and known.kind is ModelErrorKind.BAD_REQUEST
+        and model_error.kind is ModelErrorKind.BAD_REQUEST
     )
 
 
@@ -355,15 +355,15 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
             return [TextDelta(piece)]
         events: list[ModelEvent] = []
         # The two fields in which compatible servers show reasoning; OpenAI itself shows none.
-        shown = text_of(delta, "reasoning_content") or text_of(delta, "reasoning")
-        if reasoning := self.size.take(shown):
+        thoughts = text_of(delta, "reasoning_content") or text_of(delta, "reasoning")
+        if reasoning := self.size.take(thoughts):
             self._reasoning.append(reasoning)
             events.append(ReasoningDelta(reasoning))
         content = text_of(delta, "content")
         if _google(delta).get("thought") is True:
             self._thinking = True
-            shown, content = content.removeprefix(_THOUGHT).removesuffix(_END_OF_THOUGHT), ""
-            if thought := self.size.take(shown):
+            thoughts, content = content.removeprefix(_THOUGHT).removesuffix(_END_OF_THOUGHT), ""
+            if thought := self.size.take(thoughts):
                 self._reasoning.append(thought)
                 events.append(ReasoningDelta(thought))
         elif self._thinking and content:

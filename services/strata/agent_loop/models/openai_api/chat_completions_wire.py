@@ -107,17 +107,17 @@ class Adaptation:
         only_value = code == UNSUPPORTED_VALUE
         return name if self.without.add(name, body.get(name), only_value=only_value) else ""
 
-    def rename_limit(self, sent: str, parameter: str, message: str) -> bool:
+    def rename_limit(self, limit_name: str, parameter: str, message: str) -> bool:
         """Sends the limit under its other name from now on, if the error is about this name.
 
         Args:
-            sent: The name that the refused request used.
+            limit_name: The name that the refused request used.
             parameter: The parameter that the error names; empty if it names none.
             message: Text of the error.
         """
-        if parameter != sent and not _names_limit(message):
+        if parameter != limit_name and not _names_limit(message):
             return False
-        self.limit_name = OLD_LIMIT if sent == NEW_LIMIT else NEW_LIMIT
+        self.limit_name = OLD_LIMIT if limit_name == NEW_LIMIT else NEW_LIMIT
         return True
 
 
@@ -245,7 +245,7 @@ def _response_format(reply: JsonReply, form: ReplyForm, quirks: Quirks) -> dict[
         return {"type": "json_object"}
     schema = schema_format(reply, form)
     if form is ReplyForm.SCHEMA:
-        # Left out if it is the default, since not every server knows the field.
+        # Left out if it is the default, since not every server supports the field.
         del schema["strict"]
     if quirks.plain_schemas:
         schema["schema"] = to_plain(schema["schema"])
@@ -371,7 +371,7 @@ def _signed(
         note: part.redacted for part in parts if (note := note_for(SIGNED_CALL, part)) is not None
     }
     for index, call in enumerate(calls):
-        # One signature is enough for the calls of a reply: that of the first.
+        # One signature is enough for the calls of a reply: the first call's.
         signature = signatures.get(str(index), "" if index or signatures else unsigned)
         extra = {"extra_content": {"google": {"thought_signature": signature}}} if signature else {}
         signed.append({**call, **extra})

@@ -217,7 +217,7 @@ class RepeatedRequest:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         headers = httpx2.Headers(self._headers, encoding="utf-8")
         headers["Content-Length"] = str(len(text))
-        # With `content` in place of `stream`, all headers would be put together once more.
+        # With `content` instead of `stream`, all headers would be assembled once more.
         request = httpx2.Request(
             "POST",
             self._url,

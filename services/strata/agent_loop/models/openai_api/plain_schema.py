@@ -58,10 +58,10 @@ def _plain(schema: Any, source: _Source, depth: int) -> dict[str, Any]:
         plain["properties"] = {
             name: _plain(value, source, depth + 1) for name, value in properties.items()
         }
-        known = [name for name in plain.get("required", ()) if name in plain["properties"]]
+        declared = [name for name in plain.get("required", ()) if name in plain["properties"]]
         plain.pop("required", None)
-        if known:
-            plain["required"] = known
+        if declared:
+            plain["required"] = declared
     else:
         plain.pop("properties", None)
         plain.pop("required", None)
@@ -106,14 +106,14 @@ def _resolved(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
 def _set_type(plain: dict[str, Any]) -> None:
     kinds = plain.get("type")
     if isinstance(kinds, list):
-        named = [kind for kind in kinds if kind != "null"]
-        if len(named) < len(kinds):
+        non_null = [kind for kind in kinds if kind != "null"]
+        if len(non_null) < len(kinds):
             plain["nullable"] = True
         plain.pop("type")
-        if len(named) == 1:
-            plain["type"] = named[0]
-        elif named:
-            plain["anyOf"] = [{"type": kind} for kind in named]
+        if len(non_null) == 1:
+            plain["type"] = non_null[0]
+        elif non_null:
+            plain["anyOf"] = [{"type": kind} for kind in non_null]
     elif kinds == "null":
         plain.pop("type")
         plain["nullable"] = True
@@ -140,14 +140,14 @@ def _set_values(plain: dict[str, Any], schema: JsonSchema) -> None:
         return
     if None in values:
         plain["nullable"] = True
-    named = [value for value in values if value is not None]
-    if named and all(isinstance(value, str) and value for value in named):
+    non_null = [value for value in values if value is not None]
+    if non_null and all(isinstance(value, str) and value for value in non_null):
         plain.setdefault("type", "string")
         if plain["type"] == "string":
-            plain["enum"] = named
+            plain["enum"] = non_null
             return
-    listed = ", ".join(map(str, values))
-    plain["description"] = f"{plain.get('description', '')} One of: {listed}.".strip()
+    value_list = ", ".join(map(str, values))
+    plain["description"] = f"{plain.get('description', '')} One of: {value_list}.".strip()
 
 
 def _set_options(plain: dict[str, Any], schema: JsonSchema, source: _Source, depth: int) -> None:
@@ -156,13 +156,13 @@ def _set_options(plain: dict[str, Any], schema: JsonSchema, source: _Source, dep
     if not isinstance(options, list):
         return
     described = [_plain(option, source, depth + 1) for option in options]
-    named = [option for option in described if set(option) - {"nullable"}]
-    if len(named) < len(described) or any(option.get("nullable") for option in named):
+    non_null = [option for option in described if set(option) - {"nullable"}]
+    if len(non_null) < len(described) or any(option.get("nullable") for option in non_null):
         plain["nullable"] = True
     # A single option is merged, unless both restrict the same keyword.
-    if len(named) == 1 and not _WORDS.issuperset(set(plain) & set(named[0])):
-        plain["anyOf"] = named
-    elif len(named) == 1:
-        plain.update({**named[0], **plain})
-    elif named:
-        plain["anyOf"] = named
+    if len(non_null) == 1 and not _WORDS.issuperset(set(plain) & set(non_null[0])):
+        plain["anyOf"] = non_null
+    elif len(non_null) == 1:
+        plain.update({**non_null[0], **plain})
+    elif non_null:
+        plain["anyOf"] = non_null

@@ -46,7 +46,7 @@ _BETWEEN_SUMMARIES = "\n\n"
 
 
 class ResponsesConnection(OpenAiConnection):
-    """The connections to one server, with what its models refused. See `EndpointConnection`."""
+    """The connections to one server, and what its models refused. See `EndpointConnection`."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__(base_url)
@@ -97,7 +97,7 @@ class ResponsesModel(OpenAiModel):
             try:
                 return await limits.wait(self._send(body))
             except (OpenAIError, httpx2.HTTPError) as error:
-                known = to_model_error(error)
+                model_error = to_model_error(error)
                 reply = request.response_format
                 form = openai_wire.reply_form(
                     request,
@@ -105,18 +105,20 @@ class ResponsesModel(OpenAiModel):
                     learnt.reply_forms,
                     official=self._official,
                 )
-                if refuses_parameter(error, known):
+                if refuses_parameter(error, model_error):
                     if reply is not None and learnt.reply_forms.weaken(
-                        reply, form, error.param or "", known.message
+                        reply, form, error.param or "", model_error.message
                     ):
                         continue
-                    if name := learnt.leave_out(error.code, error.param or "", known.message, body):
-                        refusal = known.redacted(self._redactor).message
+                    if name := learnt.leave_out(
+                        error.code, error.param or "", model_error.message, body
+                    ):
+                        refusal = model_error.redacted(self._redactor).message
                         log_refusal(self._settings, name, responses_wire.sent(body, name), refusal)
                         continue
-                    if learnt.forget_reasoning(error.code, known.message, body):
+                    if learnt.forget_reasoning(error.code, model_error.message, body):
                         continue
-                raise known from error
+                raise model_error from error
 
 
 @dataclass(slots=True)
@@ -217,9 +219,9 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
         events = self._add(index, fields)
         item = self._items[index]
         if item.type == "reasoning":
-            kept = self.size.take(text_of(fields, "encrypted_content"))
+            encrypted = self.size.take(text_of(fields, "encrypted_content"))
             # An incomplete one would be refused.
-            item.encrypted = "" if self.size.full else kept
+            item.encrypted = "" if self.size.full else encrypted
         if item.pieces:
             return events
         if item.type == "function_call":
@@ -285,13 +287,13 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
         counts = [count_of(self._usage, name) for name in ("input_tokens", "output_tokens")]
         if not any(counts):
             return None
-        read = object_in(self._usage.get("input_tokens_details"))
+        input_details = object_in(self._usage.get("input_tokens_details"))
         written = object_in(self._usage.get("output_tokens_details"))
         return Usage(
             prompt_tokens=counts[0],
             completion_tokens=counts[1],
-            cached_input_tokens=count_of(read, "cached_tokens"),
-            cache_write_tokens=count_of(read, "cache_write_tokens"),
+            cached_input_tokens=count_of(input_details, "cached_tokens"),
+            cache_write_tokens=count_of(input_details, "cache_write_tokens"),
             reasoning_tokens=count_of(written, "reasoning_tokens"),
         )
 

@@ -90,14 +90,14 @@ class Learnt:
         Returns:
             The parameter; empty if it is required or left out already.
         """
-        named = next((name for name in _OPTIONAL if parameter.startswith(name)), "")
+        option = next((name for name in _OPTIONAL if parameter.startswith(name)), "")
         if not parameter:
-            named = next((name for name in _OPTIONAL if name in message), "")
+            option = next((name for name in _OPTIONAL if name in message), "")
         unsupported = code in ("unsupported_parameter", UNSUPPORTED_VALUE)
-        if not named or not (unsupported or says_unsupported(message)):
+        if not option or not (unsupported or says_unsupported(message)):
             return ""
         only_value = code == UNSUPPORTED_VALUE
-        return named if self.without.add(named, sent(body, named), only_value=only_value) else ""
+        return option if self.without.add(option, sent(body, option), only_value=only_value) else ""
 
     def forget_reasoning(self, code: str | None, message: str, body: dict[str, Any]) -> bool:
         """Leaves out the reasoning of a request that the provider could not decrypt, from now on.
@@ -189,9 +189,9 @@ def build(
 def _reasoning(settings: ModelSettings, learnt: Learnt) -> dict[str, Any]:
     """Returns the parameters of reasoning and its summary."""
     effort = settings.reasoning_effort
-    wanted = effort is not None or settings.max_reasoning_tokens > 0
+    should_reason = effort is not None or settings.max_reasoning_tokens > 0
     reasoning: dict[str, Any] = {} if effort is None else {"effort": effort}
-    if wanted and effort != "none":
+    if should_reason and effort != "none":
         reasoning["summary"] = "auto"
     return {
         name: value

@@ -103,8 +103,8 @@ class Preset:
         setting = f"STRATA_AGENT_LOOP_{self.name.upper()}_"
         own = [f"{self.variables}_", *self.key_variables, *self.address_variables]
         configuring = [name for o in self.address_options if o.configures for name in o.variables]
-        named = (setting, *own, *configuring)
-        is_set = any(value and name.startswith(named) for name, value in environment.items())
+        names = (setting, *own, *configuring)
+        is_set = any(value and name.startswith(names) for name, value in environment.items())
         is_set |= self.name in environment.get("STRATA_AGENT_LOOP_MODEL_ENDPOINTS", "")
         return [*own, *options, *(self.environment if is_set else ())]
 

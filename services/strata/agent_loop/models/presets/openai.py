@@ -1,4 +1,4 @@
-"""Preset for OpenAI, and for a compatible server that is configured in its place."""
+"""Preset for OpenAI, or for a compatible server that is configured instead."""
 
 from __future__ import annotations
 

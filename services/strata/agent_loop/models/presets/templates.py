@@ -1,7 +1,7 @@
 """Quirks of chat templates, which local servers share.
 
-The templates of Qwen refuse system messages after the first message, those of Mistral and Gemma
-refuse two user messages in a row.
+The templates of Qwen refuse system messages after the first message; the templates of Mistral and
+Gemma refuse two user messages in a row.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ _DESCRIPTION_LIMIT = 160
 def say_name(tools: Sequence[ToolSchema]) -> str:
     """Returns the name of the message action, which differs from all tool names."""
     name = SAY
-    taken = {tool.name for tool in tools}
-    while name in taken:
+    tool_names = {tool.name for tool in tools}
+    while name in tool_names:
         name += "_to_user"
     return name
 
@@ -81,8 +81,8 @@ def essential(tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
 def _required_only(parameters: JsonSchema) -> JsonSchema:
     required = parameters.get("required", [])
     properties = parameters.get("properties", {})
-    kept = {name: schema for name, schema in properties.items() if name in required}
-    return {**parameters, "properties": kept}
+    required_properties = {name: schema for name, schema in properties.items() if name in required}
+    return {**parameters, "properties": required_properties}
 
 
 def labels(messages: Sequence[ChatMessage]) -> list[str]:
@@ -160,8 +160,8 @@ def render(
     say = say_name(tools)
     system, rest = leading_system(repair(messages))
     static, memory = _split(system)
-    shown = [label for label, _ in _BLOCK.findall(memory)]
-    sections = [static, _instructions(tools, shown, reply), memory]
+    labels = [label for label, _ in _BLOCK.findall(memory)]
+    sections = [static, _instructions(tools, labels, reply), memory]
     rendered = [ChatMessage.system("\n\n".join(part for part in sections if part))]
     for role, text, images in _conversation(rest, say, reply):
         if rendered[-1].role is role and role is ChatRole.USER:
@@ -229,7 +229,7 @@ def _say_tool(tools: Sequence[ToolSchema], reply: JsonReply | None) -> ToolSchem
 
 
 def _instructions(
-    tools: Sequence[ToolSchema], shown: Sequence[str], reply: JsonReply | None
+    tools: Sequence[ToolSchema], labels: Sequence[str], reply: JsonReply | None
 ) -> str:
     say = _say_tool(tools, reply)
     lines = [
@@ -238,22 +238,22 @@ def _instructions(
         "A line that starts with [result of ...] tells what your last action did.",
         f"The user did not say it. When the work is done, use {say.name}.",
         # Escaped: descriptions of MCP tools are untrusted, and this is part of the system message.
-        *(one_line(escape(_describe(tool), shown)) for tool in [say, *tools]),
-        *_message_rule(say.name, shown, reply),
+        *(one_line(escape(_describe(tool), labels)) for tool in [say, *tools]),
+        *_message_rule(say.name, labels, reply),
         *_examples(tools, say.name, greets=reply is None),
     ]
     return "\n".join(lines)
 
 
-def _message_rule(say: str, shown: Sequence[str], reply: JsonReply | None) -> Iterator[str]:
+def _message_rule(say: str, labels: Sequence[str], reply: JsonReply | None) -> Iterator[str]:
     """Yields the rule for the message to the user, if it must be JSON."""
     if reply is None:
         return
     about = f" {reply.description}" if reply.description else ""
-    yield one_line(escape(f"The message of {say} is a JSON object.{about}", shown))
+    yield one_line(escape(f"The message of {say} is a JSON object.{about}", labels))
     if reply.schema is not None:
         schema = json.dumps(reply.schema, ensure_ascii=False)
-        yield one_line(escape(f"It satisfies this JSON schema: {schema}", shown))
+        yield one_line(escape(f"It satisfies this JSON schema: {schema}", labels))
 
 
 def _describe(tool: ToolSchema) -> str:
@@ -329,18 +329,18 @@ def _is_few(bound: Any) -> bool:
 
 
 def _bare(schema: Mapping[str, Any]) -> dict[str, Any]:
-    bare: dict[str, Any] = {}
+    stripped: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
-            bare[key] = {name: _bare(definition) for name, definition in value.items()}
+            stripped[key] = {name: _bare(definition) for name, definition in value.items()}
         elif key in _ANNOTATIONS or (key in _REPETITIONS and not _is_few(value)):
             continue
         elif key == "const":
-            bare[key] = value
+            stripped[key] = value
         elif isinstance(value, Mapping):
-            bare[key] = _bare(value)
+            stripped[key] = _bare(value)
         elif key in ("anyOf", "oneOf", "allOf"):
-            bare[key] = [_bare(option) for option in value]
+            stripped[key] = [_bare(option) for option in value]
         else:
-            bare[key] = value
-    return bare
+            stripped[key] = value
+    return stripped

@@ -54,7 +54,7 @@ class _Step:
 
     @property
     def edits_only(self) -> bool:
-        """True if it changes nothing but the text."""
+        """True if it changes only the text."""
         return self.section.action is Action.UPDATE and self.after.label == self.section.label
 
     @property
@@ -132,9 +132,9 @@ def _addressed(sections: Sequence[Section], label: str, labels: Sequence[str]) -
     if label and len(sections) == 1 and only.loose and only.label not in labels:
         # Models put headers such as "--- before" above the patch of a block that the call names.
         sections = [replace(only, label=label, new_label="")]
-    named = [replace(section, label=section.label or label) for section in sections]
+    labelled = [replace(section, label=section.label or label) for section in sections]
     seen: set[str] = set()
-    for section in named:
+    for section in labelled:
         if not section.label:
             raise not_applicable(
                 "",
@@ -148,7 +148,7 @@ def _addressed(sections: Sequence[Section], label: str, labels: Sequence[str]) -
                 "header.",
             )
         seen.add(section.label)
-    return named
+    return labelled
 
 
 def _check_expected(command: EditBlock, sections: Sequence[Section], only: Block | None) -> None:
@@ -184,30 +184,32 @@ def _planned(
 
     A block may take the label of a block that the patch deletes.
     """
-    taken = set(labels) - {section.label for section in sections if section.action is Action.DELETE}
+    used_labels = set(labels) - {
+        section.label for section in sections if section.action is Action.DELETE
+    }
     steps: list[_Step] = []
     for section in sections:
         block = blocks.get(section.label)
         match section.action:
             case Action.ADD:
-                step = _added(section, block, taken, agent_id, now)
+                step = _added(section, block, used_labels, agent_id, now)
             case Action.UPDATE:
-                step = _updated(section, block, labels, taken, now)
+                step = _updated(section, block, labels, used_labels, now)
             case Action.DELETE:
                 step = _detached(section, block, labels, agent_id)
         steps.append(step)
         if section.action is not Action.DELETE:
-            taken.add(step.after.label)
+            used_labels.add(step.after.label)
     return steps
 
 
 def _added(
-    section: Section, block: Block | None, taken: set[str], agent_id: str, now: datetime
+    section: Section, block: Block | None, used_labels: set[str], agent_id: str, now: datetime
 ) -> _Step:
     label = section.label
     if not is_label(label):
         raise bad_label(label, LABEL_RULE)
-    if label in taken:
+    if label in used_labels:
         if block is not None:
             check_writable(block)
         raise label_taken(label)
@@ -219,7 +221,7 @@ def _updated(
     section: Section,
     block: Block | None,
     labels: Sequence[str],
-    taken: set[str],
+    used_labels: set[str],
     now: datetime,
 ) -> _Step:
     if block is None:
@@ -228,7 +230,7 @@ def _updated(
     label = section.new_label or block.label
     if not is_label(label):
         raise bad_label(label, LABEL_RULE)
-    if label != block.label and label in taken:
+    if label != block.label and label in used_labels:
         raise label_taken(label)
     value = apply_section(block.label, block.value, section, labels)
     check_limit(block.label, value, block.limit)
@@ -256,8 +258,8 @@ def _edited(steps: Sequence[_Step]) -> Edited:
     if len(steps) == 1 and steps[0].edits_only:
         message = success_message(Patch(""), steps[0].section.label)
     else:
-        done = ", ".join(step.summary for step in steps)
-        message = f"Successfully applied the patch: {done}. {REVIEW}"
+        summaries = ", ".join(step.summary for step in steps)
+        message = f"Successfully applied the patch: {summaries}. {REVIEW}"
     return Edited(first.block, first.diff, message, changes)
 
 
@@ -279,8 +281,8 @@ async def _write(
         await unit.update_all(changed, response=response)
     else:
         await unit.finish(response)
-    added = [step for step in steps if step.before is None]
-    if added:
-        blocks = [step.after for step in added]
-        await unit.insert_all(blocks, authorship(added[0]), made_for=agent)
+    created_steps = [step for step in steps if step.before is None]
+    if created_steps:
+        blocks = [step.after for step in created_steps]
+        await unit.insert_all(blocks, authorship(created_steps[0]), made_for=agent)
         await unit.attach(agent, {block.id: block.label for block in blocks}, now)

@@ -144,9 +144,9 @@ async def compile_memory(reader: MemoryReader, query: CompileQuery) -> Compiled:
     """Returns the memory section of an agent; renders it only if the caller does not have it."""
     form = _form_digest(query)
     known_form, _, known_fingerprint = query.if_revision.partition(".")
-    known = known_fingerprint if known_form == form else ""
-    memory, directories = await _read(reader, query, known)
-    unchanged = memory.fingerprint == known
+    client_fingerprint = known_fingerprint if known_form == form else ""
+    memory, directories = await _read(reader, query, client_fingerprint)
+    unchanged = memory.fingerprint == client_fingerprint
     return Compiled(
         revision=f"{form}.{memory.fingerprint}",
         section=(
@@ -161,14 +161,16 @@ async def compile_memory(reader: MemoryReader, query: CompileQuery) -> Compiled:
     )
 
 
-async def _read(reader: MemoryReader, query: CompileQuery, known: str) -> tuple[AgentMemory, str]:
+async def _read(
+    reader: MemoryReader, query: CompileQuery, client_fingerprint: str
+) -> tuple[AgentMemory, str]:
     """Returns the blocks and the rendered folders from one snapshot."""
     if query.as_of is not None:
         return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
     # Blocks are read in one statement, which is a snapshot by itself. Folders need further
     # statements in the same snapshot.
-    memory = await reader.agent_memory(query.agent_id, known)
-    if memory.fingerprint == known or not memory.has_folders:
+    memory = await reader.agent_memory(query.agent_id, client_fingerprint)
+    if memory.fingerprint == client_fingerprint or not memory.has_folders:
         return memory, ""
     async with reader.snapshot() as snapshot:
         memory = await snapshot.agent_memory(query.agent_id, "")

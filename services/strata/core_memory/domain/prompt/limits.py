@@ -70,13 +70,13 @@ def check_change(agent_id: str, size: PromptSize, old: PromptLimit, new: PromptL
     """
     space = size.space(new)
     if new.bytes is not None and space < 0 and space < size.space(old):
-        used = size.in_form(new)
+        used_bytes = size.in_form(new)
         raise FailedPreconditionError(
-            f"Core memory of {agent_id} takes {used} bytes of its prompt, {used - new.bytes} "
-            f"more than the {new.bytes} that would be left for it. Nothing was changed: shorten "
-            "or detach a memory block first, or leave more space.",
+            f"Core memory of {agent_id} takes {used_bytes} bytes of its prompt,"
+            f" {used_bytes - new.bytes} more than the {new.bytes} that would be left for it."
+            " Nothing was changed: shorten or detach a memory block first, or leave more space.",
             reason=Reason.CONTEXT_WINDOW_EXCEEDED,
-            metadata={"agent_id": agent_id, "size": used, "limit": new.bytes},
+            metadata={"agent_id": agent_id, "size": used_bytes, "limit": new.bytes},
         )
 
 

@@ -78,8 +78,8 @@ def _memory_blocks(form: MemoryForm, blocks: Sequence[Block], labels: Sequence[s
     # Without blocks there is no section, except an empty one in the numbered form.
     if not blocks and not form.line_numbers:
         return ""
-    shown = "\n".join(f"{_block(form, block, labels)}\n" for block in blocks)
-    return f"<memory_blocks>\n{_HEADING}\n\n{shown}\n</memory_blocks>"
+    elements = "\n".join(f"{_block(form, block, labels)}\n" for block in blocks)
+    return f"<memory_blocks>\n{_HEADING}\n\n{elements}\n</memory_blocks>"
 
 
 def _block(form: MemoryForm, block: Block, labels: Sequence[str]) -> str:
@@ -123,5 +123,5 @@ def _tool_usage_rules(rules: Sequence[ToolRule], labels: Sequence[str]) -> str:
     texts = rule_texts(rules)
     if not texts:
         return ""
-    shown = "\n".join(f"<tool_rule>\n{escape(text, labels)}\n</tool_rule>" for text in texts)
-    return f"<tool_usage_rules>\n{INTRODUCTION}\n\n{shown}\n</tool_usage_rules>"
+    elements = "\n".join(f"<tool_rule>\n{escape(text, labels)}\n</tool_rule>" for text in texts)
+    return f"<tool_usage_rules>\n{INTRODUCTION}\n\n{elements}\n</tool_usage_rules>"

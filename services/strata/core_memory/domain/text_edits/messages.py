@@ -42,15 +42,15 @@ class TextMissingError(FailedPreconditionError):
 
 def edit_conflict(block: Block) -> AbortedError:
     """Returns the error for an edit of text that others changed since the editor saw it."""
-    shown = block.value
-    if len(shown) > _SHOWN_CHARS:
+    value = block.value
+    if len(value) > _SHOWN_CHARS:
         half = _SHOWN_CHARS // 2
-        left_out = f"[... {len(shown) - 2 * half} characters left out ...]"
-        shown = f"{shown[:half]}\n{left_out}\n{shown[-half:]}"
+        left_out = f"[... {len(value) - 2 * half} characters left out ...]"
+        value = f"{value[:half]}\n{left_out}\n{value[-half:]}"
     return AbortedError(
         f"Memory block '{block.label}' was changed by others since you read it, and your edit "
         f"overlaps with their change. Nothing was done. Edit its current text (revision "
-        f"{block.revision}), which is:\n{shown}",
+        f"{block.revision}), which is:\n{value}",
         reason=Reason.EDIT_CONFLICT,
         metadata={"label": block.label, "revision": block.revision},
     )
@@ -65,9 +65,9 @@ def success_message(edit: TextEdit | Patch, label: str) -> str:
 
 def unknown_label(label: str, labels: Sequence[str]) -> NotFoundError:
     """Returns the error for a label that the agent does not have."""
-    known = shortened(", ".join(labels), _LABELS_BYTES) or "none"
+    existing_labels = shortened(", ".join(labels), _LABELS_BYTES) or "none"
     return NotFoundError(
-        f"Block field {shortened(label)} does not exist (available sections = {known})",
+        f"Block field {shortened(label)} does not exist (available sections = {existing_labels})",
         reason=Reason.BLOCK_NOT_FOUND,
         metadata={"label": label},
     )
@@ -111,8 +111,8 @@ def lines_with(value: str, text: str) -> str:
 
 def named_lines(numbers: Sequence[int]) -> str:
     """Returns line numbers as text, ``[1, 5, 9]``; long lists are cut."""
-    shown = ", ".join(str(number) for number in numbers[:_MOST_LINES_NAMED])
-    return f"[{shown}, ...]" if len(numbers) > _MOST_LINES_NAMED else f"[{shown}]"
+    line_numbers = ", ".join(str(number) for number in numbers[:_MOST_LINES_NAMED])
+    return f"[{line_numbers}, ...]" if len(numbers) > _MOST_LINES_NAMED else f"[{line_numbers}]"
 
 
 def not_applicable(label: str, message: str, **metadata: str) -> FailedPreconditionError:

@@ -251,23 +251,24 @@ def _changes(
     if all(line.mark == "+" for line in lines):
         end = len(lines_of(value))
         return [Hunk(end, end, tuple(line.text for line in lines))]
-    places = _places(value, lines)
-    if not places:
+    offsets = _places(value, lines)
+    if not offsets:
         # Text that was copied from the prompt has our tags escaped.
         plain = [PatchLine(line.mark, unescape(line.text, labels), line.number) for line in lines]
-        places = _places(value, plain)
-        if not places:
+        offsets = _places(value, plain)
+        if not offsets:
             raise _missing(label, value, lines)
         lines = plain
-    if len(places) > 1:
-        shown = named_lines([place + 1 for place in places])
+    if len(offsets) > 1:
+        line_numbers = named_lines([offset + 1 for offset in offsets])
         raise not_applicable(
             label,
             f"{_FAILED} hunk context matched multiple places in memory block `{label}`, beginning "
-            f"at lines {shown}. Add more of the lines around the change, so that it is unique.",
-            lines=shown,
+            f"at lines {line_numbers}. Add more of the lines around the change, so that it is "
+            "unique.",
+            lines=line_numbers,
         )
-    return _placed(places[0], lines)
+    return _placed(offsets[0], lines)
 
 
 def _placed(at: int, lines: Sequence[PatchLine]) -> list[Hunk]:
@@ -291,23 +292,23 @@ def _places(value: str, lines: Sequence[PatchLine]) -> list[int]:
     if not value:
         return []
     old = "\n".join(line.text for line in lines if line.mark != "+")
-    text, wanted = f"\n{value}\n", f"\n{old}\n"
-    places: list[int] = []
+    text, old_lines = f"\n{value}\n", f"\n{old}\n"
+    offsets: list[int] = []
     number, counted = 0, 0
-    at = text.find(wanted)
-    while at >= 0 and len(places) <= _MOST_PLACES:
+    at = text.find(old_lines)
+    while at >= 0 and len(offsets) <= _MOST_PLACES:
         number += text.count("\n", counted, at)
         counted = at
-        places.append(number)
-        at = text.find(wanted, at + 1)
-    return places
+        offsets.append(number)
+        at = text.find(old_lines, at + 1)
+    return offsets
 
 
 def _missing(label: str, value: str, lines: Sequence[PatchLine]) -> FailedPreconditionError:
     """Returns the error that names the first line of the hunk that does not match."""
     old = [line for line in lines if line.mark != "+"]
-    known = set(lines_of(value))
-    absent = next((line for line in old if line.text not in known), None)
+    existing_lines = set(lines_of(value))
+    absent = next((line for line in old if line.text not in existing_lines), None)
     if absent is not None:
         where = "is not in the block"
     else:

@@ -97,12 +97,12 @@ def _merge(
     base: Texts, current: Texts, mine: Texts, overlap: _Overlap, resolve: _Resolve
 ) -> list[str] | None:
     merged: list[str] = []
-    done = 0
+    merged_until = 0
     for theirs, ours in _groups(hunks_between(base, current), hunks_between(base, mine), overlap):
         both = [*theirs, *ours]
         start, end = min(hunk.start for hunk in both), max(hunk.end for hunk in both)
-        merged += base[done:start]
-        done = end
+        merged += base[merged_until:start]
+        merged_until = end
         if not (theirs and ours):
             merged += apply_hunks(base, both, start, end)
             continue
@@ -113,17 +113,17 @@ def _merge(
         if resolved is None:
             return None
         merged += resolved
-    return [*merged, *base[done:]]
+    return [*merged, *base[merged_until:]]
 
 
 def _groups(
     theirs: list[Hunk], ours: list[Hunk], overlap: _Overlap
 ) -> Iterator[tuple[list[Hunk], list[Hunk]]]:
     """Yields the hunks of both sides in order, grouped so that groups do not overlap."""
-    places = [(hunk.start, hunk.end, 0, hunk) for hunk in theirs]
-    places += [(hunk.start, hunk.end, 1, hunk) for hunk in ours]
+    ranges = [(hunk.start, hunk.end, 0, hunk) for hunk in theirs]
+    ranges += [(hunk.start, hunk.end, 1, hunk) for hunk in ours]
     group: tuple[list[Hunk], list[Hunk]] = ([], [])
-    for _, _, side, hunk in sorted(places, key=lambda place: place[:3]):
+    for _, _, side, hunk in sorted(ranges, key=lambda range_: range_[:3]):
         if (group[0] or group[1]) and not any(overlap(hunk, met) for met in group[1 - side]):
             yield group
             group = ([], [])

@@ -54,7 +54,7 @@ class _BlockRevert:
     """A block, its new state, and the revisions that this undoes."""
 
     block: Block
-    wanted: Block
+    reverted: Block
     ranges: Sequence[RevisionRange]
 
 
@@ -91,7 +91,7 @@ async def revert(
             conflicts.append(block.label)
     if conflicts:
         raise _conflict(conflicts)
-    changed = [outcome for outcome in outcomes if outcome.wanted != outcome.block]
+    changed = [outcome for outcome in outcomes if outcome.reverted != outcome.block]
     return await _write(unit, command, changed, now, encode)
 
 
@@ -108,7 +108,7 @@ async def _outcome(
 ) -> _BlockRevert:
     if command.to_revision:
         return await _back_to(unit, block, command.to_revision, now)
-    wanted = block
+    reverted = block
     for start in range(0, len(ranges), _RANGES_AT_ONCE):
         some = ranges[start : start + _RANGES_AT_ONCE]
         ends = {revision for range_ in some for revision in (range_.first - 1, range_.last)}
@@ -116,9 +116,9 @@ async def _outcome(
         for range_ in some:
             if range_.last not in versions:
                 raise version_not_found(block.id, range_.last)
-        wanted = await asyncio.to_thread(_undo_ranges, wanted, some, versions, now)
-    if block.delete_time is None or wanted.delete_time is None:
-        return _BlockRevert(block, wanted, ranges)
+        reverted = await asyncio.to_thread(_undo_ranges, reverted, some, versions, now)
+    if block.delete_time is None or reverted.delete_time is None:
+        return _BlockRevert(block, reverted, ranges)
     if command.revision:
         raise block_not_found(block.id)
     return _BlockRevert(block, block, ())
@@ -128,8 +128,8 @@ async def _back_to(unit: Unit, block: Block, revision: int, now: datetime) -> _B
     versions = await unit.versions_at(block.id, [revision])
     if revision not in versions:
         raise version_not_found(block.id, revision)
-    wanted = _as_at(block, versions[revision], now)
-    return _BlockRevert(block, wanted, [RevisionRange(revision + 1, block.revision)])
+    reverted = _as_at(block, versions[revision], now)
+    return _BlockRevert(block, reverted, [RevisionRange(revision + 1, block.revision)])
 
 
 def _undo_ranges(
@@ -164,14 +164,14 @@ def undo(block: Block, before: Version | None, after: Version, now: datetime) ->
         for name in _FIELDS
     }
     deleted = _undone(before.deleted, after.deleted, block.delete_time is not None)
-    wanted = replace(
+    reverted = replace(
         block,
         value=value,
         metadata=_undone_metadata(before.metadata, after.metadata, block.metadata),
         delete_time=(block.delete_time or now) if deleted else None,
         **fields,
     )
-    return replace(wanted, taint=undone(wanted, before))
+    return replace(reverted, taint=undone(reverted, before))
 
 
 def _undone(before: Any, after: Any, current: Any) -> Any:
@@ -215,7 +215,7 @@ async def _write(
     changes: list[Change] = []
     versions: list[tuple[Block, Authorship]] = []
     for outcome in outcomes:
-        changed = _next(outcome.wanted, now)
+        changed = _next(outcome.reverted, now)
         operation = REVERT if changed.delete_time is None else DELETE
         diff = unified_diff(outcome.block.value, changed.value)
         changes.append(Change(changed, diff, operation))
@@ -233,8 +233,8 @@ async def _write(
     return result
 
 
-def _next(wanted: Block, now: datetime) -> Block:
-    changed = next_revision(wanted, now)
+def _next(reverted: Block, now: datetime) -> Block:
+    changed = next_revision(reverted, now)
     if changed.delete_time is not None:
         return replace(changed, delete_time=changed.update_time, agent_ids=())
     check_limit(changed.label, changed.value, changed.limit)
@@ -267,10 +267,10 @@ def _reason(command: RevertBlock) -> str:
 
 
 def _conflict(labels: Sequence[str]) -> AbortedError:
-    shown = ", ".join(f"'{label}'" for label in sorted(labels))
+    quoted_labels = ", ".join(f"'{label}'" for label in sorted(labels))
     return AbortedError(
-        f"Nothing was undone: later edits changed the same text of memory block {shown}. Undo "
-        "those first, go back to a revision as a whole (to_revision), or edit the block.",
+        f"Nothing was undone: later edits changed the same text of memory block {quoted_labels}. "
+        "Undo those first, go back to a revision as a whole (to_revision), or edit the block.",
         reason=Reason.EDIT_CONFLICT,
         metadata={"labels": ",".join(sorted(labels))},
     )

@@ -71,7 +71,7 @@ def render_directories(
         return ""
     open_count = sum(len(folder.windows) for folder in folders)
     listed = _listed(folders, labels, limits)
-    shown = "\n\n".join(_directory(folder, texts, labels, limits) for folder in listed)
+    elements = "\n\n".join(_directory(folder, texts, labels, limits) for folder in listed)
     return (
         "<directories>\n"
         "<file_limits>\n"
@@ -79,7 +79,7 @@ def render_directories(
         f"- max_files_open={limits.max_open}\n"
         f"{_closed_note(closed, labels)}"
         "</file_limits>\n\n"
-        f"{shown}\n"
+        f"{elements}\n"
         f"{_omitted_note(folders, listed)}"
         "</directories>"
     )
@@ -103,12 +103,12 @@ def window_view(window: FileWindow, text: str, limit: int) -> str:
     where = f"lines {window.start} to {window.last_line}"
     if window.is_whole:
         where = "file start"
-    shown = [f"[Viewing {where} (out of {file.line_count} lines)]"]
-    shown += [
+    lines = [f"[Viewing {where} (out of {file.line_count} lines)]"]
+    lines += [
         f"{number}: {line}"
         for number, line in enumerate(_lines(text[:limit], window), start=window.start)
     ]
-    view = "\n".join(shown)
+    view = "\n".join(lines)
     return view if len(view) <= limit else view[: max(0, limit - len(TRUNCATED))] + TRUNCATED
 
 
@@ -129,21 +129,21 @@ def _listed(
     The first folder and those with open files are always shown, the others in order while there
     is space. What is left goes to the first closed file of each, then to the second of each.
     """
-    left = listing_bytes(limits)
+    remaining_bytes = listing_bytes(limits)
     listed: list[FolderView] = []
     for folder in folders:
         unlisted = replace(folder, windows=(), closed=(), more=folder.more + len(folder.closed))
         size = _bytes(_directory(unlisted, {}, labels, limits)) + _GAP_BYTES
-        if size <= left or folder.windows or not listed:
-            left -= size
+        if size <= remaining_bytes or folder.windows or not listed:
+            remaining_bytes -= size
             listed.append(folder)
     counts = [0] * len(listed)
     for names in zip_longest(*(folder.closed for folder in listed)):
         for number, name in enumerate(names):
             if name is None:
                 continue
-            left -= _bytes(_file(name, "", limits.view_chars, labels)) + _GAP_BYTES
-            if left < 0:
+            remaining_bytes -= _bytes(_file(name, "", limits.view_chars, labels)) + _GAP_BYTES
+            if remaining_bytes < 0:
                 return _with_closed(listed, counts)
             counts[number] += 1
     return _with_closed(listed, counts)
@@ -233,7 +233,7 @@ def _file(name: str, view: str, limit: int, labels: Sequence[str]) -> str:
 
 
 def attribute(text: str) -> str:
-    """Returns a text as it stands in an attribute of the prompt, such as the name of a file."""
+    """Returns the form of a text in an attribute of the prompt, such as the name of a file."""
     return html.escape(one_line(text)).replace("&#x27;", "'")
 
 
@@ -282,8 +282,8 @@ async def show_directories(
         limits: How much of files is rendered.
     """
     folders, closed = await views.folders(agent_id)
-    seen = [window for folder in folders for window in folder.windows if window.has_text]
-    texts = await views.texts(seen, limits.view_chars) if seen else {}
+    windows = [window for folder in folders for window in folder.windows if window.has_text]
+    texts = await views.texts(windows, limits.view_chars) if windows else {}
     shown = {
         window.file.id: len(
             escape(

@@ -62,13 +62,13 @@ class OpenWindows:
         """Whether every limit is set; calls of an agent's tools set all of them."""
         return bool(self.max_open and self.view_chars and self.max_bytes)
 
-    def within(self, known: PromptLimit) -> OpenWindows:
+    def within(self, prompt_limit: PromptLimit) -> OpenWindows:
         """Returns the command with the agent's stored limits instead of limits that are 0."""
         return replace(
             self,
-            max_open=self.max_open or known.max_open or DEFAULT_MAX_OPEN,
-            view_chars=self.view_chars or known.view_chars or DEFAULT_LIMITS.view_chars,
-            max_bytes=self.max_bytes or known.files_bytes,
+            max_open=self.max_open or prompt_limit.max_open or DEFAULT_MAX_OPEN,
+            view_chars=self.view_chars or prompt_limit.view_chars or DEFAULT_LIMITS.view_chars,
+            max_bytes=self.max_bytes or prompt_limit.files_bytes,
         )
 
 

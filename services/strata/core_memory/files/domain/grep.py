@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strata.core_memory.files.domain.files import wrong_field
 
@@ -35,6 +35,22 @@ class GrepQuery:
     include: str = ""
     context_lines: int = 1
     offset: int = 0
+
+
+class SearchedPage(NamedTuple):
+    """A page of the text of a content.
+
+    Attributes:
+        content_index: Index of the content among those that are searched together.
+        page: Number of the page.
+        first_line: Its first line, from 1.
+        text: Its text.
+    """
+
+    content_index: int
+    page: int
+    first_line: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +143,8 @@ class TextStore(Protocol):
 
     async def grep_pages(
         self, content_keys: Sequence[str], after: tuple[int, int], count: int
-    ) -> list[tuple[int, int, int, str]]:
-        """Returns pages of contents in order: index of the content, page, first line, text.
+    ) -> list[SearchedPage]:
+        """Returns pages of contents in order.
 
         Args:
             content_keys: The contents.

@@ -66,16 +66,16 @@ def _matches_report(
     query: GrepQuery, files: Sequence[GrepFile], survey: Survey, notes: str
 ) -> GrepReport:
     total = len(survey.hits)
-    shown = survey.hits[query.offset : query.offset + MATCHES_A_PAGE]
+    page = survey.hits[query.offset : query.offset + MATCHES_A_PAGE]
     per_file = Counter(index for index, _ in survey.hits)
     plus = "+" if survey.is_full else ""
     head = f"Found {total}{plus} total matches across {len(per_file)} files"
-    if not shown:
+    if not page:
         past = (
             f"offset {query.offset} is past the last of them: use an offset from 0 to {total - 1}"
         )
         return GrepReport([], f"{head}, but {past}{notes}")
-    last = query.offset + len(shown)
+    last = query.offset + len(page)
     lines = [
         f"{head} (showing matches {query.offset + 1}-{last} of {total}{plus}){notes}",
         _RULE,
@@ -83,7 +83,7 @@ def _matches_report(
         *_counts(files, per_file),
     ]
     tail = f"\n\nTo see more matches, use offset={last}" if last < total else ""
-    return GrepReport(shown, "\n".join(lines), tail)
+    return GrepReport(page, "\n".join(lines), tail)
 
 
 def context_ranges(

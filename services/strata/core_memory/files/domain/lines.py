@@ -38,6 +38,26 @@ class FileLines:
     left_out_chars: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReadQuery:
+    """The lines of a file that are read.
+
+    Attributes:
+        agent_id: The agent to which the folder of the file is attached.
+        file_id: The file.
+        first_line: The first line, from 1.
+        max_bytes: UTF-8 bytes of the lines, with a line feed for each. A first line that does not
+            fit alone is cut.
+        content_hash: The expected content; empty for any.
+    """
+
+    agent_id: str
+    file_id: str
+    first_line: int
+    max_bytes: int
+    content_hash: str = ""
+
+
 class LineStore(Protocol):
     """Reads files and their lines."""
 
@@ -60,45 +80,30 @@ class LineReader:
     def __init__(self, store: LineStore) -> None:
         self._store = store
 
-    async def read(
-        self,
-        agent_id: str,
-        file_id: str,
-        first_line: int,
-        max_bytes: int,
-        content_hash: str = "",
-    ) -> FileLines:
+    async def read(self, query: ReadQuery) -> FileLines:
         """Returns lines of a file of an agent.
-
-        Args:
-            agent_id: The agent to which the folder of the file is attached.
-            file_id: The file.
-            first_line: The first line, from 1.
-            max_bytes: UTF-8 bytes of the lines, with a line feed for each. A first line that does
-                not fit alone is cut.
-            content_hash: The expected content; empty for any.
 
         Raises:
             NotFoundError: FILE_NOT_FOUND.
         """
-        file = await self._store.readable_file(agent_id, file_id)
+        file = await self._store.readable_file(query.agent_id, query.file_id)
         # The key of a content starts with its hash.
-        if file is None or not file.content_key.startswith(content_hash):
-            raise file_not_found(file_id)
+        if file is None or not file.content_key.startswith(query.content_hash):
+            raise file_not_found(query.file_id)
         lines: list[str] = []
-        left = max_bytes
-        while page := await self._store.page_from(file.content_key, first_line + len(lines)):
+        left_bytes = query.max_bytes
+        while page := await self._store.page_from(file.content_key, query.first_line + len(lines)):
             for line in page:
                 size = len(line.encode("utf-8", "replace")) + 1
-                if size > left:
-                    return _cut(file, lines, line, max_bytes)
+                if size > left_bytes:
+                    return _cut(file, lines, line, query.max_bytes)
                 lines.append(line)
-                left -= size
+                left_bytes -= size
         return FileLines(file, tuple(lines))
 
 
 def _cut(file: ReadableFile, lines: list[str], line: str, max_bytes: int) -> FileLines:
     if lines:
         return FileLines(file, tuple(lines))
-    kept = line.encode("utf-8", "replace")[: max_bytes - 1].decode("utf-8", "ignore")
-    return FileLines(file, (kept,), len(line) - len(kept))
+    start = line.encode("utf-8", "replace")[: max_bytes - 1].decode("utf-8", "ignore")
+    return FileLines(file, (start,), len(line) - len(start))

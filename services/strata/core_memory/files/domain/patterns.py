@@ -34,7 +34,7 @@ class LinePattern:
     def __init__(self, pattern: str) -> None:
         # (?m): ^ and $ match at line ends, so that many lines can be searched in one call.
         pattern = normalise(pattern)
-        self._whole = _compiled(f"(?m){pattern}", pattern, "pattern", "regex")
+        self._multiline = _compiled(f"(?m){pattern}", pattern, "pattern", "regex")
         self._line = _compiled(pattern, pattern, "pattern", "regex")
         self._by_line = _depends_on_ends(pattern)
 
@@ -73,7 +73,7 @@ class LinePattern:
     def _many_lines(self, data: bytes, start: int, end: int, limit: int) -> Iterator[int]:
         number, counted = 0, start
         while limit > 0:
-            match = self._whole.search(data, start, end)
+            match = self._multiline.search(data, start, end)
             if match is None:
                 return
             at = match.start()

@@ -87,28 +87,28 @@ def plan_opening(
         FailedPreconditionError: A file cannot be read, or not yet (``EDIT_NOT_APPLICABLE``).
         OutOfRangeError: A window starts after the end of its file.
     """
-    wanted = [(request, _readable(request, files)) for request in command.requests]
+    requested = [(request, _readable(request, files)) for request in command.requests]
     before = {window.file.id: window for window in windows}
     # New windows count as newest also if the clock did not advance or was set back.
     latest = max((window.last_access_time for window in windows), default=now)
     moment = max(now, latest + _TICK)
     opened = [
         _window(request, file, moment + index * _TICK)
-        for index, (request, file) in enumerate(wanted)
+        for index, (request, file) in enumerate(requested)
     ]
-    asked = {window.file.id for window in opened}
+    requested_ids = {window.file.id for window in opened}
     others = sorted(
-        (window for window in windows if window.file.id not in asked),
+        (window for window in windows if window.file.id not in requested_ids),
         key=lambda window: (window.last_access_time, window.file.id),
     )
     space = 0 if command.close_all_others else max(0, command.max_open - len(opened))
-    kept = others[len(others) - space :] if space < len(others) else others
-    closed = [window for window in others if window not in kept]
+    kept_windows = others[len(others) - space :] if space < len(others) else others
+    closed = [window for window in others if window not in kept_windows]
     cause = "{} least recently used file(s) due to open file limit"
     if command.close_all_others:
         cause = "{} file(s) due to close_all_others=True"
     return WindowPlan(
-        windows=_by_name([*kept, *opened]),
+        windows=_by_name([*kept_windows, *opened]),
         opened=tuple(opened),
         closed=tuple(window.file.id for window in closed),
         message=_opened_note(opened, before) + _closed_note(closed, cause),
@@ -141,13 +141,13 @@ def check_space(use: PromptUse, opening: WindowPlan, max_bytes: int) -> None:
     total = use.blocks + use.directories
     if limit is None or total <= limit:
         return
-    asked = {window.file.id for window in opening.opened}
-    others = [window for window in opening.windows if window.file.id not in asked]
+    requested_ids = {window.file.id for window in opening.opened}
+    others = [window for window in opening.windows if window.file.id not in requested_ids]
     free = max(0, limit - total + sum(use.files[window.file.id] for window in opening.opened))
-    fitting, taken = 0, 0
+    fitting, used_bytes = 0, 0
     for window in opening.opened:
-        taken += use.files[window.file.id]
-        if taken > free:
+        used_bytes += use.files[window.file.id]
+        if used_bytes > free:
             break
         fitting += 1
     message = (
@@ -234,11 +234,11 @@ def meant_names(names: Sequence[str], attached: Collection[str]) -> list[str]:
     for name in attached:
         for form in (name, attribute(name)):
             by_form.setdefault(normalise(form), set()).add(name)
-    known = set(attached)
+    attached_names = set(attached)
 
     def meant(name: str) -> str:
         fitting = by_form.get(normalise(name), set())
-        return next(iter(fitting)) if name not in known and len(fitting) == 1 else name
+        return next(iter(fitting)) if name not in attached_names and len(fitting) == 1 else name
 
     return [meant(name) for name in names]
 
@@ -250,15 +250,15 @@ def not_attached(name: str, names: Collection[str]) -> NotFoundError:
         name: The requested name.
         names: All names of attached files.
     """
-    shown = nearest(name, names, NAMES_SHOWN)
-    listed = ", ".join(shown)
+    similar_names = nearest(name, names, NAMES_SHOWN)
+    listed = ", ".join(similar_names)
     message = f"{name} not attached - did you get the filename correct?"
     if not names:
         message += " Currently you have no files attached."
     else:
         message += f" Currently you have the following files attached: [{listed}]"
-    if len(shown) < len(names):
-        message += f" (the {len(shown)} most similar names of {len(names)})"
+    if len(similar_names) < len(names):
+        message += f" (the {len(similar_names)} most similar names of {len(names)})"
     return NotFoundError(message, reason=Reason.FILE_NOT_FOUND, metadata={"file_name": name})
 
 
@@ -312,16 +312,16 @@ def _window(request: WindowRequest, file: AttachedFile, moment: datetime) -> Fil
 
 
 def _opened_note(opened: Sequence[FileWindow], before: Mapping[str, FileWindow]) -> str:
-    shown = [_described(window, before.get(window.file.id)) for window in opened]
-    if len(shown) == 1:
-        return f"* Opened {shown[0]}"
-    return f"* Opened {len(shown)} files: {', '.join(shown)}"
+    descriptions = [_described(window, before.get(window.file.id)) for window in opened]
+    if len(descriptions) == 1:
+        return f"* Opened {descriptions[0]}"
+    return f"* Opened {len(descriptions)} files: {', '.join(descriptions)}"
 
 
 def _sizes(windows: Sequence[FileWindow], use: PromptUse) -> str:
-    shown = [f"{window.file.name} ({use.files[window.file.id]} bytes)" for window in windows]
-    listed = ", ".join(shown[:NAMES_SHOWN])
-    more = len(shown) - NAMES_SHOWN
+    descriptions = [f"{window.file.name} ({use.files[window.file.id]} bytes)" for window in windows]
+    listed = ", ".join(descriptions[:NAMES_SHOWN])
+    more = len(descriptions) - NAMES_SHOWN
     return f"{listed} and {more} more" if more > 0 else listed
 
 

@@ -163,7 +163,7 @@ class PostgresFileWindowStore:
         """Changes an agent's windows in one transaction; changes of one agent are serialised."""
         pairs = [name.partition("/")[::2] for name in names]
         bound = {"project": current_project(), "agent": agent_id}
-        wanted = {
+        named_files = {
             **bound,
             "folders": [folder for folder, _ in pairs],
             "files": [file for _, file in pairs],
@@ -171,7 +171,7 @@ class PostgresFileWindowStore:
 
         async def work(connection: AsyncConnection) -> OpenFilesResult:
             await connection.execute(_LOCK_AGENT, bound)
-            rows = (await connection.execute(_NAMED, wanted)).all() if pairs else []
+            rows = (await connection.execute(_NAMED, named_files)).all() if pairs else []
             files = {row.name: _to_file(row) for row in rows}
             rows = (await connection.execute(_WINDOWS, bound)).all()
             opening = decide(files, [_to_window(row) for row in rows])
@@ -246,9 +246,11 @@ async def _prompt_use(
     row = (await connection.execute(_PROMPT, bound)).one_or_none()
     if row is None:
         return PromptUse(0, 0, {}, None)
-    shown = await show_directories(PostgresViews(connection), bound["agent"], row.labels, limits)
-    size = len(shown.text.encode("utf-8", "replace"))
-    return PromptUse(row.block_bytes, size, shown.file_bytes, row.prompt_limit_bytes)
+    directories = await show_directories(
+        PostgresViews(connection), bound["agent"], row.labels, limits
+    )
+    size = len(directories.text.encode("utf-8", "replace"))
+    return PromptUse(row.block_bytes, size, directories.file_bytes, row.prompt_limit_bytes)
 
 
 async def _store(

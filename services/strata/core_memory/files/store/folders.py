@@ -117,7 +117,7 @@ class PostgresFolderStore:
             ReplayedError: The request was done before.
             AlreadyExistsError: ``NAME_TAKEN`` or ``REQUEST_ID_REUSED``.
         """
-        made = Folder(
+        folder_ = Folder(
             id=new_id("folder"),
             name=folder.name,
             description=folder.description,
@@ -127,10 +127,10 @@ class PostgresFolderStore:
         )
 
         async def work(connection: AsyncConnection) -> Folder:
-            result = await connection.execute(_CREATE, _new_row(made))
+            result = await connection.execute(_CREATE, _new_row(folder_))
             if result.rowcount == 0:
-                raise folder_name_taken(made.name)
-            return made
+                raise folder_name_taken(folder_.name)
+            return folder_
 
         return await once(self._database, receipt, work)
 

@@ -358,17 +358,19 @@ class FileQueue:
         self, project_id: str, files: Sequence[WaitingFile], progress: Mapping[str, IndexProgress]
     ) -> bool:
         """Stores the indexing progress of files; True if anything has changed."""
-        known = [(file, progress[file.file_id]) for file in files if file.file_id in progress]
-        if not known:
+        files_with_progress = [
+            (file, progress[file.file_id]) for file in files if file.file_id in progress
+        ]
+        if not files_with_progress:
             return False
         return await self._change(
             project_id,
             _PROGRESS,
             project=project_id,
-            ids=[file.file_id for file, _ in known],
-            contents=[file.content for file, _ in known],
-            chunks=[file_progress.chunk_count for _, file_progress in known],
-            indexed=[file_progress.indexed_count for _, file_progress in known],
+            ids=[file.file_id for file, _ in files_with_progress],
+            contents=[file.content for file, _ in files_with_progress],
+            chunks=[file_progress.chunk_count for _, file_progress in files_with_progress],
+            indexed=[file_progress.indexed_count for _, file_progress in files_with_progress],
         )
 
     async def explain(self, error: str) -> int:

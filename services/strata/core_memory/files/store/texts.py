@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import text
 
-from strata.core_memory.files.domain.grep import GrepFile, LineRange
+from strata.core_memory.files.domain.grep import GrepFile, LineRange, SearchedPage
 from strata.core_memory.files.domain.lines import ReadableFile
 from strata.shared.db import Database
 
@@ -113,13 +113,13 @@ class PostgresTextStore:
 
     async def grep_pages(
         self, content_keys: Sequence[str], after: tuple[int, int], count: int
-    ) -> list[tuple[int, int, int, str]]:
-        """Returns pages of contents in order: index of the content, page, first line, text."""
+    ) -> list[SearchedPage]:
+        """Returns pages of contents in order."""
         index, page = after
         rows = await self._database.query(
             _PAGES, contents=list(content_keys), after=index + 1, after_page=page, count=count
         )
-        return [(row.ordinal - 1, row.page, row.first_line, row.text) for row in rows]
+        return [SearchedPage(row.ordinal - 1, row.page, row.first_line, row.text) for row in rows]
 
     async def lines(self, ranges: Sequence[LineRange]) -> Mapping[tuple[str, int], str]:
         """Returns lines by content and number."""

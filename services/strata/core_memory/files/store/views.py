@@ -42,8 +42,8 @@ files that were closed to fit. It does not read the other files: a folder's revi
 every change of its files that is visible in a prompt.
 """
 
-# The open files of each folder and its first closed ones, in one statement. Of the closed ones the
-# first of each folder, then the second of each, up to a number.
+# The open files of each folder and some closed ones, in one statement. Closed files are chosen in
+# rounds, up to a number: the first of each folder, then the second of each.
 _FOLDERS = text(
     """
     WITH attached AS (

@@ -155,8 +155,8 @@ def guess_encoding(sample: bytes) -> str | None:
 
 
 def _is_text(head: bytes) -> bool:
-    known = next((magic for magic in _BINARY if head.startswith(magic)), None)
-    if known is not None and known not in _AMBIGUOUS:
+    binary_magic = next((magic for magic in _BINARY if head.startswith(magic)), None)
+    if binary_magic is not None and binary_magic not in _AMBIGUOUS:
         return False
     encoding = encoding_of(head)
     if encoding is None:

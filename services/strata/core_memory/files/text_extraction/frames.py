@@ -29,8 +29,8 @@ def send(pipe: BinaryIO, kind: bytes, body: bytes = b"") -> None:
 
 def encode_page(page: ParsedPage) -> bytes:
     """Encodes a page as the body of a frame."""
-    place = _PLACE.pack(page.number, page.first_line, page.line_count)
-    return place + page.text.encode("utf-8")
+    header = _PLACE.pack(page.number, page.first_line, page.line_count)
+    return header + page.text.encode("utf-8")
 
 
 def decode_page(body: bytes) -> ParsedPage:

@@ -74,8 +74,8 @@ def pages_of(pieces: Iterable[str]) -> Iterator[ParsedPage]:
 def _lines_of(pieces: Iterable[str]) -> Iterator[str]:
     rest = ""
     for piece in pieces:
-        *whole, rest = (rest + piece).split("\n")
-        for line in whole:
+        *complete_lines, rest = (rest + piece).split("\n")
+        for line in complete_lines:
             yield from _broken(line)
         # The next piece may continue this line, so its last part is kept.
         *full, rest = _broken(rest)

@@ -94,7 +94,7 @@ class _Child:
         self._process = process
         self._limits = limits
         # Only the time of waiting for the child counts, not the time of processing its pages.
-        self._left = limits.seconds
+        self._remaining_s = limits.seconds
         self._stderr = asyncio.create_task(self._read_stderr())
 
     @classmethod
@@ -143,7 +143,7 @@ class _Child:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            async with asyncio.timeout(self._left):
+            async with asyncio.timeout(self._remaining_s):
                 header = await self._process.stdout.readexactly(frames.HEADER.size)
                 kind, size = frames.HEADER.unpack(header)
                 if size > frames.MAX_BODY_BYTES:
@@ -154,7 +154,7 @@ class _Child:
         except asyncio.IncompleteReadError:
             raise await self._why_it_died() from None
         finally:
-            self._left = max(0.0, self._left - (loop.time() - began))
+            self._remaining_s = max(0.0, self._remaining_s - (loop.time() - began))
 
     def _page(self, body: bytes) -> ParsedPage:
         try:

@@ -29,7 +29,7 @@ _FILES = ("/etc/ld.so.cache", "/etc/localtime")
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", *_FILES)
 _INNER_ID = 1000
 _STACK_BYTES = 8 << 20
-# Added to the process limit, so that the watchdog notices and reports the excess first.
+# Added to the process limit, so that the watchdog detects and reports the excess first.
 _PROCESS_SLACK = 8
 
 
@@ -70,14 +70,14 @@ def _mount_point() -> str:
 
 def _sources(config: Config) -> list[tuple[str, str]]:
     """Returns the paths of the machine that the jail contains, with their targets."""
-    shown = [("/usr", "/usr"), *((p, p) for p in base_paths())]
-    shown += [(f"/{n}", f"/{n}") for n in _LINKS if not os.path.islink(f"/{n}")]  # noqa: PTH114
-    shown += [(p, p) for p in _FILES]
+    sources = [("/usr", "/usr"), *((p, p) for p in base_paths())]
+    sources += [(f"/{n}", f"/{n}") for n in _LINKS if not os.path.islink(f"/{n}")]  # noqa: PTH114
+    sources += [(p, p) for p in _FILES]
     if config.environments:
-        shown.append((config.environments, ENVIRONMENTS))
+        sources.append((config.environments, ENVIRONMENTS))
     if config.ca_file:
-        shown.append((config.ca_file, network.CA_FILE))
-    return [(source, target) for source, target in shown if os.path.exists(source)]  # noqa: PTH110
+        sources.append((config.ca_file, network.CA_FILE))
+    return [(source, target) for source, target in sources if os.path.exists(source)]  # noqa: PTH110
 
 
 def become_unprivileged(config: Config) -> list[tuple[str, str]]:
@@ -111,12 +111,12 @@ def become_unprivileged(config: Config) -> list[tuple[str, str]]:
 def _bind_read_only(binds: Sequence[tuple[str, str]], root: str) -> None:
     """Mounts an empty folder on `root` and bind-mounts the sources below it, read-only."""
     # Opened first, because the new mount may cover them.
-    opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), target) for source, target in binds]
+    descriptors = [(os.open(source, os.O_PATH | os.O_CLOEXEC), target) for source, target in binds]
     kernel.mount(
         "tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV,
         "size=1m,nr_inodes=1024,mode=755",
     )  # fmt: skip
-    for descriptor, target in opened:
+    for descriptor, target in descriptors:
         source = f"/proc/self/fd/{descriptor}"
         _bind(source, root + target)
         kernel.make_read_only(root + target)

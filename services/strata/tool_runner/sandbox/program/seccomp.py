@@ -286,8 +286,8 @@ def instructions(
         (_AT_LEAST, 0, 1, _X32_BIT),
         (_RETURN, 0, 0, _KILL),
     ]
-    wanted = {**_rules(own), **(_network() if network else {})}
-    rules = {name: rule for name, rule in wanted.items() if name in numbers}
+    all_rules = {**_rules(own), **(_network() if network else {})}
+    rules = {name: rule for name, rule in all_rules.items() if name in numbers}
     for name, rule in rules.items():
         program += [(_EQUAL, 0, len(rule), numbers[name]), *rule]
     plain = {name: n for name, n in numbers.items() if name not in rules and name not in _NEVER}

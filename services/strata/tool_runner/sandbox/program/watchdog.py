@@ -117,12 +117,12 @@ def look(watched: dict[int, Watched], whole_tree: bool, socket_bytes: int) -> No
         socket_bytes: Bytes to count for each socket.
     """
     pids = [int(n) for n in os.listdir("/proc") if n.isdigit()] if whole_tree else list(watched)  # noqa: PTH208
-    seen = {pid: process for pid in pids if (process := _read(pid))}
+    processes = {pid: process for pid in pids if (process := _read(pid))}
     memory = dict.fromkeys(watched, 0)
     threads = dict.fromkeys(watched, 0)
     buffers: dict[int, dict[object, int]] = {pid: {} for pid in watched}
-    for pid, process in seen.items():
-        root = _root(pid, seen, watched)
+    for pid, process in processes.items():
+        root = _root(pid, processes, watched)
         if root is not None:
             memory[root] += process.memory
             threads[root] += process.threads
@@ -165,11 +165,11 @@ def _buffers(pid: int, socket_bytes: int) -> dict[object, int]:
     return buffers
 
 
-def _root(pid: int, seen: dict[int, _Process], watched: dict[int, Watched]) -> int | None:
-    for _ in range(len(seen) + 1):
+def _root(pid: int, processes: dict[int, _Process], watched: dict[int, Watched]) -> int | None:
+    for _ in range(len(processes) + 1):
         if pid in watched:
             return pid
-        process = seen.get(pid)
+        process = processes.get(pid)
         if process is None:
             return None
         pid = process.parent
@@ -184,22 +184,22 @@ def _disk(pid: int, call: Watched) -> str:
         # A process that hides its files is treated as over the limit.
         return "disk"
     # The size of a file that is only mapped is unknown: count the maximum.
-    used = mapped * call.disk_bytes
-    if used > call.disk_bytes:
+    used_bytes = mapped * call.disk_bytes
+    if used_bytes > call.disk_bytes:
         return "disk"
     statuses = (*_tree(call.scratch, call.files + 1), *deleted)
     for entries, status in enumerate(statuses, start=1):
-        used += status.st_blocks * 512
-        if used > call.disk_bytes:
+        used_bytes += status.st_blocks * 512
+        if used_bytes > call.disk_bytes:
             return "disk"
         if entries > call.files:
             return "files"
     return ""
 
 
-def _tree(folder: str, most: int) -> Iterator[os.stat_result]:
+def _tree(folder: str, max_entries: int) -> Iterator[os.stat_result]:
     folders, count = [folder], 0
-    while folders and count < most:
+    while folders and count < max_entries:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
@@ -208,7 +208,7 @@ def _tree(folder: str, most: int) -> Iterator[os.stat_result]:
                     yield status
                     if stat.S_ISDIR(status.st_mode):
                         folders.append(entry.path)
-                    if count >= most:
+                    if count >= max_entries:
                         return
         except OSError:
             # The folder has been removed, or its path is too long.
@@ -239,7 +239,7 @@ def _deleted(pid: int) -> tuple[int, list[os.stat_result]]:
     return len(mapped), list(opened.values())
 
 
-def _of_a_thread(pid: int, name: str, read: Callable[[str], list[str]]) -> list[str]:
+def _of_a_thread(pid: int, name: str, read_file: Callable[[str], list[str]]) -> list[str]:
     """Returns a listing in /proc of the first thread that has one; threads share its content.
 
     The main thread may have ended, and then its listings are empty.
@@ -251,7 +251,7 @@ def _of_a_thread(pid: int, name: str, read: Callable[[str], list[str]]) -> list[
     for thread in threads:
         folder = f"/proc/{pid}/task/{thread}"
         try:
-            if content := read(f"{folder}/{name}"):
+            if content := read_file(f"{folder}/{name}"):
                 return content
         except PermissionError:
             # A thread that has ended has no memory and cannot be inspected either.
