@@ -145,3 +145,17 @@ def test_only_statements_that_the_function_uses_are_extracted(
             own = f"L{number}"
         if part.kind not in {"dataclass", "method", "module"}:
             assert (own in named) == (number in reached(parts, used)), (own, source)
+
+
+def test_variables_of_comprehensions_are_not_names_of_the_module() -> None:
+    text = """
+j = 2
+UNUSED = {j: [j for j in range(2)] for j in range(3)}
+
+
+def tool(x: int) -> list:
+    return [x, j]
+"""
+    source, result = original(text)
+    assert result == [5, 2]
+    assert "UNUSED" not in source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -54,7 +55,8 @@ def read_statement(node: ast.stmt) -> SourceStatement:
         SyntaxError: It is not valid at the top level of a module.
     """
     # Without the module's __future__ imports, so that the names of annotations count as used.
-    table = symtable.symtable(ast.unparse(node), "<statement>", "exec")
+    text = ast.unparse(_WithoutInlining().visit(copy.deepcopy(node)))
+    table = symtable.symtable(text, "<statement>", "exec")
     names = _Names()
     for symbol in _written_symbols(table):
         if symbol.is_assigned() or symbol.is_imported():
@@ -83,6 +85,24 @@ def _read_scope(table: symtable.SymbolTable, names: _Names) -> None:
             names.may_use.add(symbol.get_name())
     for child in table.get_children():
         _read_scope(child, names)
+
+
+class _WithoutInlining(ast.NodeTransformer):
+    """Turns comprehensions into generators, which use the same names.
+
+    Since Python 3.12 the variables of a comprehension count as those of the scope around it.
+    """
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Turns a node into its replacement after its children."""
+        super().generic_visit(node)
+        match node:
+            case ast.ListComp(elt=element) | ast.SetComp(elt=element):
+                return ast.GeneratorExp(element, node.generators)
+            case ast.DictComp(key=key, value=value):
+                return ast.GeneratorExp(ast.Tuple([key, value], ast.Load()), node.generators)
+            case _:
+                return node
 
 
 def _written_symbols(table: symtable.SymbolTable) -> list[symtable.Symbol]:
