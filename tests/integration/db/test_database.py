@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -543,6 +544,23 @@ async def test_broken_connections_in_the_pool_are_replaced_silently(
 
     await _terminate_sessions(urls.admin_url)
     assert await database.system_query(NOTES) == []
+
+
+async def test_connections_to_a_machine_that_is_gone_are_ended_by_the_kernel(
+    database: Database,
+) -> None:
+    """A test cannot drop packets without root, so it reads the limits that the kernel was given."""
+    async with database.transaction(project_id=P) as connection:
+        pooled: Any = await connection.get_raw_connection()
+        connected = pooled.driver_connection._transport.get_extra_info("socket")
+        probed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        limits = [
+            connected.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+        ]
+
+    assert probed == 1
+    assert limits == [10, 5, 20_000]
 
 
 async def test_connections_that_a_burst_needed_are_closed_when_idle(
