@@ -113,6 +113,8 @@ def act(name: str, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 -
         case "draw":
             image = {"type": "image", "mimeType": "image/png", "data": arguments["data"]}
             return {"content": [{"type": "text", "text": "Drawn."}, image]}
+        case "cut":
+            return text("a cut text: \ud83d")
         case "change":
             send({"method": "notifications/tools/list_changed"})
             return text("changed")

@@ -118,6 +118,38 @@ def storable_text(text: str) -> str:
     return encodable_text(text.replace("\0", ""))
 
 
+def replace_lone_surrogates(text: bytes) -> bytes:
+    """Returns a JSON text in which escapes of unpaired surrogates are replaced by U+FFFD.
+
+    Programs that cut a text within an emoji write such escapes (``JSON.stringify`` does), and
+    strict parsers refuse the whole text for them.
+    """
+    return _ESCAPE.sub(_replaced, text) if _SURROGATE_ESCAPE.search(text) else text
+
+
+class LoneSurrogateFilter:
+    """`replace_lone_surrogates` for a JSON text that arrives in chunks."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Returns what can be decided with this chunk; an escape at its end is held back."""
+        text = self._held + chunk
+        end = _OPEN_ESCAPE.search(text)
+        # Escapes are found from the front, since a backslash may belong to the one before it.
+        self._held = b"" if end is None else text[end.start(1) :]
+        return replace_lone_surrogates(text[: len(text) - len(self._held)])
+
+    def close(self) -> bytes:
+        """Returns the rest after the last chunk."""
+        return replace_lone_surrogates(self._held)
+
+
+def _replaced(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape[1] else escape[0]
+
+
 def _problem(error: ValueError) -> str:
     # Any other ValueError is about integers with too many digits. Its text names a Python
     # function, so it is replaced.
@@ -157,3 +189,10 @@ _REQUEST_DECODER = json.JSONDecoder(
     parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique
 )
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_HIGH = rb"u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
+# An escape: of a pair, of one surrogate (group 1), or any other one.
+_ESCAPE = re.compile(rb"\\(?:%b\\%b|(%b|%b)|.)" % (_HIGH, _LOW, _HIGH, _LOW), re.DOTALL)
+# An escape at the end of a chunk (group 1) that may be incomplete, or the first one of a pair.
+_PART = rb"(?:u[0-9a-fA-F]{0,3})?"
+_OPEN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*(\\(?:%b(?:\\%b)?|%b))\Z" % (_HIGH, _PART, _PART))

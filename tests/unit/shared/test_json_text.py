@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,12 @@ from strata.shared.json_text import (
     MAX_JSON_DEPTH,
     JsonTextError,
     JsonTooDeepError,
+    LoneSurrogateFilter,
     encodable,
     is_deeper,
     parse_json,
     parse_request_json,
+    replace_lone_surrogates,
 )
 
 VALUES = st.recursive(
@@ -124,3 +127,35 @@ def test_a_request_may_have_escaped_surrogate_pairs_and_large_finite_numbers() -
         -0.0,
         9007199254740993,
     ]
+
+
+# Half of an emoji, whole ones, and texts that look like escapes of one.
+_CUT_TEXTS = st.lists(
+    st.sampled_from(["\ud83d", "\ude00", "\U0001f600", "\\", "u", "d83d", "\n", "x", "\u00e9"]),
+    max_size=12,
+).map("".join)
+
+
+@given(_CUT_TEXTS, st.lists(st.integers(0, 120)), st.booleans())
+def test_only_unpaired_surrogates_of_a_text_are_replaced(
+    held: str, cuts: list[int], upper: bool
+) -> None:
+    text = json.dumps({"a": held, "b": 1}).encode()
+    if upper:
+        text = re.sub(rb"(?<!\\)\\u(d...)", lambda match: rb"\u" + match[1].upper(), text)
+    # What the parser returns for two halves that stand side by side is a whole character.
+    expected = re.sub("[\ud800-\udfff]", "\ufffd", json.loads(text)["a"])
+
+    assert json.loads(replace_lone_surrogates(text)) == {"a": expected, "b": 1}
+
+    surrogates = LoneSurrogateFilter()
+    bounds = [0, *sorted(cuts), len(text)]
+    chunks = [text[bounds[i] : bounds[i + 1]] for i in range(len(bounds) - 1)]
+    parts = [*(surrogates.feed(chunk) for chunk in chunks), surrogates.close()]
+    assert b"".join(parts) == replace_lone_surrogates(text)
+
+
+def test_a_text_that_is_cut_within_an_escape_is_passed_on_unchanged() -> None:
+    surrogates = LoneSurrogateFilter()
+    assert surrogates.feed(b'{"a": "\\\\\\ud83') == b'{"a": "\\\\'
+    assert surrogates.close() == b"\\ud83"

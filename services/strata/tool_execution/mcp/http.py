@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import httpx2
 
+from strata.shared.json_text import LoneSurrogateFilter
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.url_guard import TargetCheck, parse_url
 
@@ -79,8 +80,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
-        if kind != _EVENTS:
-            response.stream = _Bounded(stream, self._limit, request)
+        limit = None if kind == _EVENTS else self._limit
+        response.stream = _Body(stream, limit, request)
         return response
 
     async def aclose(self) -> None:
@@ -88,21 +89,35 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         await self._transport.aclose()
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: int, request: httpx2.Request) -> None:
+class _Body(httpx2.AsyncByteStream):
+    """A body of JSON or of events with JSON, which the SDK can parse: see `LoneSurrogateFilter`.
+
+    Args:
+        stream: The body as the server sends it.
+        limit: Maximum size in bytes; None for any.
+        request: The request that it answers.
+    """
+
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, limit: int | None, request: httpx2.Request
+    ) -> None:
         self._stream = stream
         self._limit = limit
         self._request = request
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        remaining_bytes = self._limit
+        size = 0
+        surrogates = LoneSurrogateFilter()
         async for chunk in self._stream:
-            remaining_bytes -= len(chunk)
-            if remaining_bytes < 0:
+            size += len(chunk)
+            if self._limit is not None and size > self._limit:
                 raise httpx2.ReadError(
                     f"the answer exceeds {self._limit} bytes", request=self._request
                 )
-            yield chunk
+            if text := surrogates.feed(chunk):
+                yield text
+        if rest := surrogates.close():
+            yield rest
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -38,7 +38,10 @@ def read_result(name: str, result: Mapping[str, Any]) -> Output:
         message = _clean(text) or "it gave no reason."
         raise ToolError(f"Error executing function {name}: {message}", end=RunStatus.TOOL_ERROR)
     images = tuple(reader.images)
-    if structured is None or unstorable(structured):
+    reason = "" if structured is None else unstorable(structured)
+    if reason and not text:
+        text = f"[structured content, not shown: it {reason}]"
+    if structured is None or reason:
         return Output(_clean(text), images=images)
     if not text or _same(text, structured):
         return Output(structured, images=images)

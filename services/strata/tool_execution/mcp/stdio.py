@@ -25,6 +25,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from strata.shared.json_text import replace_lone_surrogates
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.program_user import ProgramUser
 
@@ -305,10 +306,14 @@ def _runs(pid: int) -> bool:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Parses the message in a line; None for other output, which many programs print."""
+    """Parses the message in a line; None for other output, which many programs print.
+
+    Bytes and escapes that are not text are replaced, since the call would wait for its answer.
+    """
     if not line.strip():
         return None
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        text = replace_lone_surrogates(line.decode("utf-8", "replace").encode())
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValueError:
         return None

@@ -65,3 +65,20 @@ def test_images_over_the_limit_are_mentioned_in_the_text() -> None:
     output = read(*(image(png(shade=number)) for number in range(MAX_IMAGES + 1)))
     assert len(output.images) == MAX_IMAGES
     assert str(output.value).splitlines()[-1].endswith("not shown: the images are too many]")
+
+
+@pytest.mark.parametrize(
+    ("structured", "reason"),
+    [
+        ({"a": "x\0"}, "contains the character NUL"),
+        ({"a": float("nan")}, "holds a number that JSON does not have"),
+    ],
+)
+def test_structured_content_that_cannot_be_stored_is_mentioned(
+    structured: Any, reason: str
+) -> None:
+    output = read_result("files__read", {"content": [], "structuredContent": structured})
+    assert output.value == f"[structured content, not shown: it {reason}]"
+    text = [{"type": "text", "text": "One."}]
+    output = read_result("files__read", {"content": text, "structuredContent": structured})
+    assert output.value == "One."
