@@ -111,6 +111,7 @@ async def test_a_server_that_cannot_work_now_is_unavailable(database: Database, 
             await connection.execute(text(fail))
     assert raised.value.retry_after
     assert "not now" not in raised.value.message
+    assert raised.value.detail == "not now"
 
 
 async def test_a_server_that_is_read_only_is_unavailable(database: Database) -> None:

@@ -138,7 +138,8 @@ class StrataError(Exception):
             effect.
         unsent: The call had no effect: there was no connection, or the peer refused the call
             before a method began.
-        detail: The message of the transport, with addresses; for the log, never for a caller.
+        detail: The message of the transport or of the database, with addresses and paths; for the
+            log, never for a caller.
     """
 
     status: ClassVar[str] = "INTERNAL"

@@ -483,7 +483,8 @@ class Database:
             return _Session(connection, slot)
         except Exception as error:
             # While connecting, any error of the operating system is one of the database.
-            strata_error = unavailable() if isinstance(error, OSError) else as_strata_error(error)
+            lost = isinstance(error, OSError)
+            strata_error = unavailable(str(error)) if lost else as_strata_error(error)
             if strata_error is None:
                 raise
             raise strata_error from error

@@ -18,6 +18,7 @@ from strata.protocol.errors import (
 )
 
 _RETRY_AFTER_SECONDS = 0.5
+_MAX_DETAIL = 500
 
 _LOST = (
     # asyncpg usually reports a dying server as an error of the driver's protocol state.
@@ -89,13 +90,13 @@ def is_outdated(error: BaseException) -> bool:
     return isinstance(driver_error(error), _OUTDATED)
 
 
-def unavailable() -> UnavailableError:
-    """Returns the error of a database that cannot be reached."""
-    return UnavailableError(
-        "the database cannot be reached now",
-        retry_after=_RETRY_AFTER_SECONDS,
-        metadata={"dependency": "postgres"},
-    )
+def unavailable(detail: str = "") -> UnavailableError:
+    """Returns the error of a database that cannot be reached.
+
+    Args:
+        detail: See `unable`.
+    """
+    return _passing("the database cannot be reached now", detail)
 
 
 def pool_exhausted() -> ResourceExhaustedError:
@@ -105,13 +106,21 @@ def pool_exhausted() -> ResourceExhaustedError:
     )
 
 
-def unable() -> UnavailableError:
-    """Returns the error of a database that answers but cannot serve statements now."""
-    return UnavailableError(
-        "the database cannot do its work now",
-        retry_after=_RETRY_AFTER_SECONDS,
-        metadata={"dependency": "postgres"},
+def unable(detail: str) -> UnavailableError:
+    """Returns the error of a database that answers but cannot serve statements now.
+
+    Args:
+        detail: The message of the database or the driver, which names the cause in the log.
+    """
+    return _passing("the database cannot do its work now", detail)
+
+
+def _passing(message: str, detail: str) -> UnavailableError:
+    error = UnavailableError(
+        message, retry_after=_RETRY_AFTER_SECONDS, metadata={"dependency": "postgres"}
     )
+    error.detail = detail[:_MAX_DETAIL]
+    return error
 
 
 def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataError | None:
@@ -126,12 +135,12 @@ def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataE
     """
     if isinstance(error, PoolTimeoutError):
         return pool_exhausted()
-    if is_lost_connection(error):
-        return unavailable()
     cause = driver_error(error)
+    if is_lost_connection(error):
+        return unavailable(str(cause))
     state = getattr(cause, "sqlstate", None) or ""
     if state.startswith(_PASSING_STATES) or (state == _READ_ONLY and not read_only):
-        return unable()
+        return unable(str(cause))
     if isinstance(cause, _CONFLICT):
         return AbortedError(
             "a concurrent change took effect first; try again",

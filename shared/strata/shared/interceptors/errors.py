@@ -54,6 +54,7 @@ class MapErrors:
                 error = _expected(raised) or _incident(raised, method)
             call.code = code_of(error)
             call.reason = error.reason
+            call.detail = error.detail
             status = to_status(error, trailing=call.trailing)
             return await call.context.abort_with_status(status)
 

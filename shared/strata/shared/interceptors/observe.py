@@ -156,6 +156,8 @@ class Observe:
         }
         if call.reason is not None:
             fields["reason"] = call.reason.value
+        if call.detail:
+            fields["detail"] = call.detail
         if call.caller is not None:
             fields["project_id"] = call.caller.project_id
             fields["principal"] = call.caller.principal

@@ -76,14 +76,15 @@ class ServerCall:
         metadata: The metadata of the caller, with the last value of each key.
         code: The final status, for the interceptors outside of `MapErrors`.
         reason: The reason of the final status, if the call failed with a `StrataError`.
+        detail: The detail of that error, for the log.
         caller: The authenticated caller.
         trailing: Trailing metadata of every answer, errors included.
         stopped: Whether the server ends the call because it stops.
     """
 
     __slots__ = (
-        "caller", "code", "context", "metadata", "method", "reason", "request", "stopped",
-        "trailing",
+        "caller", "code", "context", "detail", "metadata", "method", "reason", "request",
+        "stopped", "trailing",
     )  # fmt: skip
 
     def __init__(self, method: ServedMethod, request: Any, context: Any) -> None:
@@ -93,6 +94,7 @@ class ServerCall:
         self.metadata: Mapping[str, str | bytes] = dict(context.invocation_metadata() or ())
         self.code = grpc.StatusCode.OK
         self.reason: Reason | None = None
+        self.detail = ""
         self.caller: Caller | None = None
         self.trailing: tuple[tuple[str, str | bytes], ...] = ()
         self.stopped = False
