@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from pathlib import Path
 
 import grpc
@@ -13,7 +14,8 @@ import pytest
 
 from faults.live import Live, ModelThread, Turn, dialogue, slowly
 from faults.load import talking
-from live import still_running
+from live import LiveStrata, still_running
+from prepared_folder import copy_prepared_folder
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
@@ -45,6 +47,22 @@ async def test_a_second_start_on_the_folder_names_the_first_process(live: Live) 
         assert "Traceback" not in message
         assert (await active).ended_well
     assert live.process.poll() is None
+
+
+async def test_a_start_on_a_used_port_ends_with_one_message(
+    open_folder: Path, prepared_folder: Path, model: ModelThread
+) -> None:
+    copy_prepared_folder(prepared_folder, open_folder / "data")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        environment = {"STRATA_GATEWAY_HTTP_PORT": str(port)}
+        process = LiveStrata(open_folder / "data", model.url, environment=environment).launch()
+        output, _ = await asyncio.to_thread(process.communicate, timeout=60)
+    message = " ".join(output.decode().split())
+    assert f"Strata cannot listen on 127.0.0.1:{port} for HTTP: Address already in use" in message
+    assert "Choose another address or port" in message
+    assert "Traceback" not in message
+    assert process.returncode == 2
 
 
 @BOTH

@@ -13,6 +13,7 @@ import grpc.aio
 import uvicorn
 
 from strata.shared.http_connection import HttpConnection
+from strata.shared.service import ListenError
 from strata.shared.tls import ServerTls
 
 Scope = MutableMapping[str, Any]
@@ -66,7 +67,7 @@ class HttpListener:
         """Listens; see `strata.shared.service.Listener`.
 
         Raises:
-            OSError: The address cannot be bound.
+            ListenError: The address cannot be bound.
             FailedPreconditionError: The files of the certificate cannot be used.
         """
         listening = _listen(self._host, self._port)
@@ -148,7 +149,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((address, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         problem = error.strerror or str(error)
-        raise OSError(f"cannot listen on {host}:{port} for HTTP: {problem}") from error
+        raise ListenError(f"cannot listen on {host}:{port} for HTTP: {problem}") from error
 
 
 def _context_of(tls: ServerTls) -> Callable[[uvicorn.Config, object], ssl.SSLContext]:

@@ -28,7 +28,14 @@ from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
 from strata.shared.reflection import add_reflection
-from strata.shared.service import BackgroundTasks, Build, Listener, Service, SettingsT_contra
+from strata.shared.service import (
+    BackgroundTasks,
+    Build,
+    Listener,
+    ListenError,
+    Service,
+    SettingsT_contra,
+)
 from strata.shared.settings import MIB, ServiceSettings, warn_about_unknown_variables
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
@@ -134,7 +141,7 @@ class GrpcServer:
             The bound port.
 
         Raises:
-            OSError: The address cannot be bound.
+            ListenError: The address cannot be bound.
             FailedPreconditionError: The files of the TLS settings cannot be used.
         """
         address = _address(self._settings.host, self._settings.port)
@@ -184,7 +191,9 @@ class GrpcServer:
                 return self._server.add_insecure_port(address)
             return self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from error
+            # The rest of gRPC's message is about its own log.
+            problem = str(error).partition(";")[0]
+            raise ListenError(f"cannot listen on {address}: {problem}") from error
 
     async def drain(self) -> None:
         """Reports NOT_SERVING from now on; calls are still accepted."""
@@ -294,7 +303,7 @@ async def serving(
 
     Raises:
         ValueError: No key to verify internal tokens with.
-        OSError: The address cannot be bound.
+        ListenError: The address cannot be bound.
     """
     stop_now = stop_now or asyncio.Event()
     async with AsyncExitStack() as stack:

@@ -69,6 +69,10 @@ class GrpcService:
         raise TypeError(f"{type(servicer).__name__} implements no generated servicer")
 
 
+class ListenError(OSError):
+    """An address cannot be listened on: it is in use, or not one of this machine."""
+
+
 class Listener(Protocol):
     """A server of another protocol, such as HTTP, in front of a gRPC service."""
 
@@ -80,7 +84,7 @@ class Listener(Protocol):
                 adds no metadata and raises `grpc.aio.AioRpcError`.
 
         Raises:
-            OSError: The address cannot be bound.
+            ListenError: The address cannot be bound.
         """
         ...
 

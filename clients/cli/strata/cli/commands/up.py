@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from strata.cli.console_link import show_console
-from strata.cli.failures import exit_code_of, show_error
+from strata.cli.failures import UsageError, exit_code_of, show_error
 from strata.client.target import API_KEY_FILE, data_option
 from strata.protocol.errors import StrataError
 from strata.shared.event_loop import loop_factory
 from strata.shared.heap_trim import use_one_arena
 from strata.shared.logs import LogFormat, LogLevel, configure_logging
 from strata.shared.server import serve_service
-from strata.shared.service import Service, Wiring
+from strata.shared.service import ListenError, Service, Wiring
 from strata.standalone.compose.local import (
     DEFAULT_LOG_FORMAT,
     DEFAULT_LOG_LEVEL,
@@ -82,6 +82,10 @@ def run_up(
                 _announce_ready(console, local, pids)
 
             runner.run(_serve(folder, options, announce))
+    except ListenError as error:
+        wrong = UsageError(f"Strata {error}. Choose another address or port, or 0 for a free port.")
+        show_error(wrong)
+        return exit_code_of(wrong)
     except StrataError as error:
         show_error(error)
         return exit_code_of(error)
