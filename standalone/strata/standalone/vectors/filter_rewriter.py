@@ -20,7 +20,7 @@ _MOST_KNOWN = 1_000
 # A smaller shard is searched fast with any filter.
 _MANY_POINTS = 10_000
 # A condition that is met by at least this share of the points is broad. At about this share,
-# checking a range point by point becomes faster than its index. The figures are in decision 0065.
+# checking a range point by point becomes faster than its index. The figures are in decision 0171.
 _BROAD = 0.4
 
 
