@@ -209,7 +209,7 @@ async def test_passages_of_the_time_in_the_query_come_first(finder: Finder) -> N
             assert texts(answer.hits)[0] == f"Went climbing with {name}."
             # The other one is found as well: what was stored then may tell of another time.
             assert len(answer.hits) == 2
-            assert [spoken_time.words for spoken_time in answer.spoken_times] == [words]
+            assert [time_range.words for time_range in answer.time_ranges] == [words]
             first, second = answer.hits
             assert "the index does not have it" in first.why if waits else first.vector_rank
             assert f"it was stored at the time of {words!r}" in first.why

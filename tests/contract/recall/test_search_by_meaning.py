@@ -184,7 +184,7 @@ async def test_messages_of_the_time_in_the_query_come_first(finder: Finder) -> N
     assert answer.hits[0].item.id == by_month[3].id
     assert {hit.item.id for hit in answer.hits} == {message.id for message in by_month.values()}
     assert "at the time of 'last March'" in answer.hits[0].why
-    assert [spoken_time.words for spoken_time in answer.spoken_times] == ["last March"]
+    assert [time_range.words for time_range in answer.time_ranges] == ["last March"]
 
 
 async def test_days_in_queries_are_those_of_the_timezone(finder: Finder) -> None:

@@ -71,7 +71,7 @@ def answer_to_proto(answer: SearchResult[Passage]) -> pb.SearchPassagesResponse:
     return pb.SearchPassagesResponse(
         hits=[_hit(hit) for hit in answer.hits[: rows_that_fit(answer.hits)]],
         exclusions=map(exclusion_to_proto, answer.exclusions),
-        spoken_times=map(time_to_proto, answer.spoken_times),
+        spoken_times=map(time_to_proto, answer.time_ranges),
         reranking=report_to_proto(answer.reranking),
     )
 

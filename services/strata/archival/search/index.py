@@ -185,7 +185,7 @@ class PassageIndex:
         query: str,
         within: Filter,
         limit: int,
-        spoken_times: Sequence[TimeRange] = (),
+        time_ranges: Sequence[TimeRange] = (),
         *,
         weak: bool = False,
         after: StartGate | None = None,
@@ -196,7 +196,7 @@ class PassageIndex:
         Scores of all models have the same scale, from 0 (unrelated) to 1 (equal), so that the
         results can be merged.
         """
-        prefer = time_preferences(spoken_times)
+        prefer = time_preferences(time_ranges)
         groups = await self._by_model(project_id, within.archive_ids)
         several = len(groups) > 1
 

@@ -80,13 +80,13 @@ class SearchStore(Protocol):
     """Searches the stored messages of the current project."""
 
     def open_snapshot(
-        self, query: SearchQuery, spoken_times: Sequence[TimeRange], *, all_words: bool = False
+        self, query: SearchQuery, time_ranges: Sequence[TimeRange], *, all_words: bool = False
     ) -> AbstractAsyncContextManager[DatabaseSnapshot[Message]]:
         """Opens a snapshot of the messages that meet the query's conditions and phrases.
 
         Args:
             query: The query.
-            spoken_times: Times that the query mentions; messages of these times are preferred.
+            time_ranges: Times that the query mentions; messages of these times are preferred.
             all_words: Search all messages by words, also those that are indexed.
         """
         ...
@@ -96,7 +96,7 @@ class SearchStore(Protocol):
         ...
 
     async def by_words(
-        self, query: SearchQuery, spoken_times: Sequence[TimeRange]
+        self, query: SearchQuery, time_ranges: Sequence[TimeRange]
     ) -> list[tuple[Message, float]]:
         """Returns the messages that match the words best, with scores, under the conditions."""
         ...

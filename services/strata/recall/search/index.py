@@ -100,7 +100,7 @@ class MessageIndex:
         self,
         project_id: str,
         query: SearchQuery,
-        spoken_times: Sequence[TimeRange],
+        time_ranges: Sequence[TimeRange],
         limit: int,
         *,
         speakers: Sequence[str] = (),
@@ -112,7 +112,7 @@ class MessageIndex:
         Args:
             project_id: The project.
             query: The query.
-            spoken_times: Times that the query mentions.
+            time_ranges: Times that the query mentions.
             limit: Maximum of messages.
             speakers: The speakers that the query names; see `in_first_person`.
             weak: See `TextIndex.search`.
@@ -128,7 +128,7 @@ class MessageIndex:
             _where(query),
             limit,
             wordings=[wording] if wording else (),
-            prefer=preferences(query, spoken_times, speakers),
+            prefer=preferences(query, time_ranges, speakers),
             newest_share=newest_share(query.text),
             words=query.mode is not Mode.SEMANTIC,
             weak=weak,
@@ -159,13 +159,13 @@ def entries_of(messages: Sequence[Message]) -> list[IndexEntry]:
 
 
 def preferences(
-    query: SearchQuery, spoken_times: Sequence[TimeRange], speakers: Sequence[str] = ()
+    query: SearchQuery, time_ranges: Sequence[TimeRange], speakers: Sequence[str] = ()
 ) -> list[Preference]:
     """Returns the preferences of a query: role, speakers and times that it refers to."""
     role = query_role(query.text)
     whose = [] if role is None else [Preference(WHOSE_WEIGHT, "role", role.value)]
     whose += [Preference(WHOSE_WEIGHT, "speaker", name) for name in speakers]
-    return whose + time_preferences(spoken_times)
+    return whose + time_preferences(time_ranges)
 
 
 def _speaker(message: Message) -> dict[str, str]:

@@ -97,14 +97,14 @@ class PostgresSearchStore:
 
     @asynccontextmanager
     async def open_snapshot(
-        self, query: SearchQuery, spoken_times: Sequence[TimeRange], *, all_words: bool = False
+        self, query: SearchQuery, time_ranges: Sequence[TimeRange], *, all_words: bool = False
     ) -> AsyncIterator[DatabaseSnapshot[Message]]:
         """Opens a snapshot of the messages that meet the query's conditions and phrases."""
         # A phrase may be in a message that is not a candidate of the index. So all messages are
         # searched then, and the best plan depends on the words.
         alone = not (all_words or _strict(query))
         async with self._database.transaction(snapshot=True, generic_plan=alone) as connection:
-            yield _Snapshot(connection, query, spoken_times, (_WAITING,) if alone else ())
+            yield _Snapshot(connection, query, time_ranges, (_WAITING,) if alone else ())
 
     async def speakers(self, agent_id: str) -> list[str]:
         """Returns the names of people who wrote to an agent."""
@@ -112,11 +112,11 @@ class PostgresSearchStore:
         return [row.name for row in rows]
 
     async def by_words(
-        self, query: SearchQuery, spoken_times: Sequence[TimeRange]
+        self, query: SearchQuery, time_ranges: Sequence[TimeRange]
     ) -> list[tuple[Message, float]]:
         """Returns messages by words."""
         async with self._database.transaction(read_only=True) as connection:
-            return await _find(connection, query, spoken_times)
+            return await _find(connection, query, time_ranges)
 
     async def around(
         self, messages: Sequence[Message], count: int, *, exclude_run_id: str = ""
@@ -143,12 +143,12 @@ class _Snapshot:
 
     connection: AsyncConnection
     query: SearchQuery
-    spoken_times: Sequence[TimeRange]
+    time_ranges: Sequence[TimeRange]
     waits: tuple[str, ...]
 
     async def waiting(self) -> list[tuple[Message, float]]:
         """Searches pending messages by words, or all messages for a query with phrases."""
-        return await _find(self.connection, self.query, self.spoken_times, self.waits)
+        return await _find(self.connection, self.query, self.time_ranges, self.waits)
 
     async def by_ids(self, ids: Sequence[str]) -> dict[str, Message]:
         """Returns messages by id."""
@@ -162,7 +162,7 @@ class _Snapshot:
 async def _find(
     connection: AsyncConnection,
     query: SearchQuery,
-    spoken_times: Sequence[TimeRange],
+    time_ranges: Sequence[TimeRange],
     more: Sequence[str] = (),
 ) -> list[tuple[Message, float]]:
     words = split_text(query.text)
@@ -174,8 +174,8 @@ async def _find(
         "ranked": RANKED_MATCHES,
         "most_words": _MOST_WORDS,
         "limit": query.limit,
-        "starts": [time_range.start for time_range in spoken_times],
-        "ends": [time_range.end for time_range in spoken_times],
+        "starts": [time_range.start for time_range in time_ranges],
+        "ends": [time_range.end for time_range in time_ranges],
         "bonus": _SPOKEN_BONUS,
     }
     statement = _with(_BY_WORDS, (*conditions, *more))

@@ -414,7 +414,7 @@ class Database:
         except BaseException as error:
             # The block may use other connections, and one of those may have broken.
             is_of_caller = isinstance(error, OSError) and not session.driver.is_closed()
-            await self._uninterrupted(self._abandon(session))
+            await self._shielded(self._abandon(session))
             read_only = "READ ONLY" in begin
             strata_error = None if is_of_caller else as_strata_error(error, read_only=read_only)
             if strata_error is None:
@@ -423,7 +423,7 @@ class Database:
         span = None if "READ ONLY" in begin else context.current().span
         try:
             with statement_span(span, "COMMIT"):
-                await self._uninterrupted(self._commit(session))
+                await self._shielded(self._commit(session))
         except Exception as error:
             strata_error = as_strata_error(error)
             if strata_error is None:
@@ -440,7 +440,7 @@ class Database:
             try:
                 await session.driver.execute(begin)
             except BaseException as error:
-                await self._uninterrupted(self._abandon(session, may_be_begun=True))
+                await self._shielded(self._abandon(session, may_be_begun=True))
                 if may_repeat and is_lost_connection(error):
                     continue
                 strata_error = as_strata_error(error)
@@ -529,7 +529,7 @@ class Database:
             self._idle.connections.append(connection)
             session.slot.release()
         else:
-            await self._uninterrupted(self._put_away(session))
+            await self._shielded(self._put_away(session))
 
     async def _put_away(self, session: _Session) -> None:
         driver, connection = session.driver, session.connection
@@ -554,7 +554,7 @@ class Database:
         await connection.invalidate()
         await connection.close()
 
-    async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _shielded(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` to its end even if the caller is cancelled meanwhile."""
         task = asyncio.create_task(work)
         self._releases.add(task)

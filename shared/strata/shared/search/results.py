@@ -59,13 +59,13 @@ class SearchResult(Generic[_Item]):
     Attributes:
         hits: The hits.
         exclusions: The results that conditions excluded, if the search requests explanations.
-        spoken_times: The times that the query names.
+        time_ranges: The times that the query names.
         reranking: The report of the reranking; None if nothing was reranked.
     """
 
     hits: tuple[SearchHit[_Item], ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
-    spoken_times: tuple[TimeRange, ...] = ()
+    time_ranges: tuple[TimeRange, ...] = ()
     reranking: RerankingReport | None = None
 
 

@@ -17,11 +17,11 @@ seven chats.
 """
 
 
-def time_preferences(spoken_times: Sequence[TimeRange]) -> list[Preference]:
+def time_preferences(time_ranges: Sequence[TimeRange]) -> list[Preference]:
     """Returns the preferences for texts of the time ranges that a query names."""
     return [
         Preference(WHEN_WEIGHT, "create_time", since=time_range.start, until=time_range.end)
-        for time_range in spoken_times
+        for time_range in time_ranges
     ]
 
 
