@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.client import GatewayClient, item_named
 from strata.protocol.errors import Reason
+from strata.shared.ids import is_id
 
 ArchiveArgument = Annotated[
     str, typer.Argument(metavar="ARCHIVE", help="Name or id of the archive.")
@@ -22,7 +22,7 @@ async def archive_named(client: GatewayClient, name_or_id: str) -> pb.Archive:
     Raises:
         NotFoundError: There is none (``ARCHIVE_NOT_FOUND``).
     """
-    if is_archive_id(name_or_id):
+    if is_id(name_or_id, "archive"):
         request = pb.GetArchiveRequest(archive_id=name_or_id)
         return (await client.archives.GetArchive(request)).archive
     archive: pb.Archive = await item_named(
@@ -43,14 +43,6 @@ async def archive_id(client: GatewayClient, name_or_id: str) -> str:
     Raises:
         NotFoundError: There is no archive of that name (``ARCHIVE_NOT_FOUND``).
     """
-    if is_archive_id(name_or_id):
+    if is_id(name_or_id, "archive"):
         return name_or_id
     return (await archive_named(client, name_or_id)).id
-
-
-def is_archive_id(text: str) -> bool:
-    """Whether the text has the form of an archive's id; a name may also begin with ``archive-``."""
-    try:
-        return text == f"archive-{uuid.UUID(text.removeprefix('archive-'))}"
-    except ValueError:
-        return False

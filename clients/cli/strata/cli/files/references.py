@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from strata.cli.client import GatewayClient, item_named
 from strata.cli.failures import UsageError
 from strata.client.calls.pages import pages
 from strata.protocol.errors import NotFoundError, Reason
+from strata.shared.ids import is_id
 
 _PAGE_SIZE = 500
 
@@ -44,7 +44,7 @@ async def file_named(client: GatewayClient, name_or_id: str) -> pb.File:
         NotFoundError: There is none (``FILE_NOT_FOUND``).
         UsageError: The text has neither form.
     """
-    if _is_file_id(name_or_id):
+    if is_id(name_or_id, "file"):
         return (await client.files.GetFile(pb.GetFileRequest(file_id=name_or_id))).file
     folder_name, slash, name = name_or_id.partition("/")
     if not slash:
@@ -66,10 +66,3 @@ async def files_in(client: GatewayClient, folder_id: str) -> AsyncIterator[pb.Fi
     async for page in pages(client.files.ListFiles, request):
         for file in page.files:
             yield file
-
-
-def _is_file_id(text: str) -> bool:
-    try:
-        return text == f"file-{uuid.UUID(text.removeprefix('file-'))}"
-    except ValueError:
-        return False
