@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -229,6 +230,29 @@ async def test_connection_that_was_closed_in_the_pool_is_replaced(urls: ServiceD
             await insert(database, P, str(number))
             await eventually(lambda: _has_no_session(urls.admin_url))
         assert await notes(database, P) == ["0", "1", "2"]
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_repeat_uses_a_new_connection_when_all_in_the_pool_were_closed(
+    urls: ServiceDatabase, alone: bool
+) -> None:
+    database = Database(urls.service_url, pool_size=4, share=1.0, idle_timeout=0.3)
+    wait = text("SELECT pg_sleep(0.2), :project")
+    values = {"project": P}
+    try:
+        await asyncio.gather(*(database.execute(wait, values, project_id=P) for _ in range(4)))
+        assert database.statistics.connections == 4
+        # Blocks the event loop, so that the driver has not yet read that the server closed them.
+        time.sleep(1.0)  # noqa: ASYNC251
+        if alone:
+            assert await insert(database, P, "1") == ["1"]
+        else:
+            async with database.transaction(project_id=P) as connection:
+                await connection.execute(INSERT, {"project": P, "ids": ["1"]})
+        assert await notes(database, P) == ["1"]
+        assert database.connections <= 4
     finally:
         await database.close()
 

@@ -365,8 +365,9 @@ class Database:
         read_only: bool,
         tenant: str = _NO_TENANT,
     ) -> StatementResult:
+        is_lost = False
         for may_repeat in (True, False):
-            session = await self._checkout(tenant)
+            session = await self._checkout(tenant, new=is_lost)
             try:
                 if tenant != _NO_TENANT:
                     await session.connection.learn_tenant_type()
@@ -375,6 +376,7 @@ class Database:
                 await self._release(session)
                 is_harmless = is_lost_connection if read_only else was_not_sent
                 if may_repeat and (is_harmless(error) or is_outdated(error)):
+                    is_lost = not is_outdated(error)
                     continue
                 strata_error = as_strata_error(error)
                 if strata_error is None:
@@ -436,7 +438,8 @@ class Database:
         A connection that broke in the pool is replaced silently, because no statement has run yet.
         """
         for may_repeat in (True, False):
-            session = await self._checkout(tenant)
+            # The first attempt is repeated only after a lost connection.
+            session = await self._checkout(tenant, new=not may_repeat)
             try:
                 await session.driver.execute(begin)
             except BaseException as error:
@@ -451,13 +454,18 @@ class Database:
             return session
         raise unavailable()
 
-    async def _checkout(self, tenant: str) -> _Session:
+    async def _checkout(self, tenant: str, *, new: bool = False) -> _Session:
+        """Takes a connection; with `new` none of the pool, because that may be lost, too.
+
+        What ends one connection, such as a restart of the server or the limit of idle time, often
+        ends all at the same moment, and the driver notices it later.
+        """
         started = time.perf_counter()
         slot = self._slots.slot(tenant)
         try:
             if not slot.acquire_now():
                 await self._wait_for(slot)
-            return await self._connection(slot)
+            return await self._connection(slot, new=new)
         except BaseException:
             slot.release()
             raise
@@ -471,11 +479,11 @@ class Database:
         except TimeoutError as error:
             raise pool_exhausted() from error
 
-    async def _connection(self, slot: Slot) -> _Session:
+    async def _connection(self, slot: Slot, *, new: bool) -> _Session:
         try:
             while self._idle.connections:
                 connection = self._idle.connections.pop()
-                if not connection.driver.is_closed():
+                if not (new or connection.driver.is_closed()):
                     return _Session(connection, slot)
                 await self._close(connection)
             connection = DatabaseConnection(self._engine, self._statements)

@@ -28,6 +28,7 @@ _LOST = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.IdleSessionTimeoutError,
     ConnectionError,
 )
 # The server answers but cannot work now: out of disk, memory or connections, read-only (a standby
@@ -78,7 +79,10 @@ def was_not_sent(error: BaseException) -> bool:
     if isinstance(cause, asyncpg.InterfaceError):
         # The driver's check before it sends.
         return "connection is closed" in str(cause)
-    # Sent by the server to a session that waits for its next statement.
+    # The server sends this to a session that waits for its next statement, and reads none after it.
+    # If the connection breaks while the driver writes a statement, it is the cause of that error.
+    if isinstance(cause, asyncpg.ConnectionDoesNotExistError):
+        cause = cause.__cause__ or cause
     return isinstance(cause, asyncpg.IdleSessionTimeoutError)
 
 
