@@ -454,3 +454,21 @@ async def test_calls_without_credentials_are_refused(client: Any) -> None:
     with use(RequestContext()), pytest.raises(UnauthenticatedError) as caught:
         await client.blocks.GetBlock(pb.GetBlockRequest(block_id=new_id("block")))
     assert caught.value.reason is Reason.CREDENTIALS_MISSING
+
+
+async def test_updates_cannot_exceed_the_number_of_metadata_pairs(client: Any) -> None:
+    block = await create(client, metadata={f"a{number}": "1" for number in range(64)})
+
+    async def update(**metadata: str) -> pb.Block:
+        request = pb.UpdateBlockRequest(block_id=block.id, metadata=metadata)
+        response: pb.UpdateBlockResponse = await client.blocks.UpdateBlock(request)
+        return response.block
+
+    with pytest.raises(InvalidArgumentError) as caught:
+        await update(b="2")
+    assert [violation.field for violation in caught.value.violations] == ["metadata"]
+    assert (await read(client)).metadata == block.metadata
+    assert len((await update(a0="2")).metadata) == 64
+    replaced = await update(a0="", b="2")
+    assert len(replaced.metadata) == 64
+    assert replaced.metadata["b"] == "2"

@@ -13,6 +13,7 @@ from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
     LABEL_RULE,
     MAX_LIMIT,
+    MAX_METADATA_PAIRS,
     Block,
     EditorKind,
     NewBlock,
@@ -55,7 +56,6 @@ from strata.shared.idempotency.keys import RequestKey, check_request_id, digest_
 MAX_DESCRIPTION_CHARS = 5_000
 MAX_REASON_CHARS = 2_000
 MAX_NAME_CHARS = 200
-MAX_METADATA_PAIRS = 64
 MAX_METADATA_KEY_CHARS = 128
 MAX_METADATA_VALUE_CHARS = 2_000
 

@@ -16,6 +16,7 @@ from strata.core_memory.domain.blocks import (
     agent_not_found,
     block_not_found,
     check_limit,
+    check_metadata,
     check_revision,
     deleted_block,
     made_block,
@@ -138,6 +139,7 @@ class CoreMemory:
             AbortedError: It is not at the expected revision, or others changed the same text
                 since the revision that the new text was written against.
             FailedPreconditionError: The text would be longer than the limit.
+            InvalidArgumentError: It would have too many metadata pairs.
             AlreadyExistsError: One of its agents has another block of the new label.
             ReplayedError: The request was done before.
         """
@@ -153,6 +155,7 @@ class CoreMemory:
             if _clears_taint(block, changed, command, merged=merged):
                 changed = replace(changed, taint=())
             check_limit(changed.label, changed.value, changed.limit)
+            check_metadata(block, changed)
             if changed == block:
                 updated = Updated(block)
                 await unit.finish(receipt.encode(updated))
