@@ -109,8 +109,15 @@ def encodable(value: Any) -> Any:
 
 
 def encodable_text(text: str) -> str:
-    """Returns the text with unpaired surrogates replaced."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    """Returns the text with surrogate pairs joined and unpaired surrogates replaced."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode().decode()
+    except UnicodeEncodeError:
+        # UTF-16 joins the halves of pairs.
+        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return joined.encode("utf-8", "replace").decode("utf-8")
 
 
 def storable_text(text: str) -> str:

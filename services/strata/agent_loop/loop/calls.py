@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from strata.agent_loop.domain.model.chat import (
@@ -15,6 +15,7 @@ from strata.agent_loop.domain.model.chat import (
 )
 from strata.agent_loop.domain.model.proofs import is_thought, thought
 from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.loop.storable_pieces import CallIds
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON, TOO_DEEP
 from strata.shared.json_text import (
     MAX_JSON_DEPTH,
@@ -28,30 +29,26 @@ from strata.shared.tool_arguments import ArgumentsError, fit_arguments
 _MAX_SHOWN = 200
 
 
-def tidy(reply: ModelReply, used_ids: Iterable[str]) -> ModelReply:
+def tidy(reply: ModelReply, used_ids: Collection[str]) -> ModelReply:
     """Returns a reply in a form that can be stored.
 
     NUL is removed from texts, since PostgreSQL refuses it, and unpaired surrogates, since UTF-8
-    cannot encode them. Call ids are made unique in the window: some servers number the calls of
-    each reply from the start, and returns are matched to calls by id.
+    cannot encode them. Call ids are made unique in the window.
 
     Args:
         reply: The model's reply.
         used_ids: Ids of the calls in the window.
     """
-    ids = set(used_ids)
-    calls = []
-    for call in reply.tool_calls:
-        call_id = _unique(storable_text(call.id) or "call", ids)
-        ids.add(call_id)
-        calls.append(
-            replace(
-                call,
-                id=call_id,
-                name=storable_text(call.name),
-                arguments=storable_text(call.arguments),
-            )
+    ids = CallIds(used_ids)
+    calls = [
+        replace(
+            call,
+            id=ids.add(call.id),
+            name=storable_text(call.name),
+            arguments=storable_text(call.arguments),
         )
+        for call in reply.tool_calls
+    ]
     content = tuple(_tidy_part(part) for part in reply.content)
     return replace(reply, content=content, tool_calls=tuple(calls))
 
@@ -130,14 +127,6 @@ _KINDS = {
 
 def _shown(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-def _unique(call_id: str, ids: set[str]) -> str:
-    candidate, number = call_id, 1
-    while candidate in ids:
-        number += 1
-        candidate = f"{call_id}_{number}"
-    return candidate
 
 
 def _tidy_part(part: TextPart | ReasoningPart) -> TextPart | ReasoningPart:

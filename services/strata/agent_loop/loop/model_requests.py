@@ -60,6 +60,7 @@ from strata.agent_loop.loop.replies_in_json import (
     checked,
     repair_of,
 )
+from strata.agent_loop.loop.storable_pieces import StorablePieces
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.parts import system_parts
 from strata.protocol.errors import AbortedError, Reason
@@ -261,7 +262,7 @@ class ModelRequester:
         whole, repair = fitted, tuple[ChatMessage, ...]()
         while True:
             fitted = whole.continued(repair)
-            attempt = _Attempt(self, name, offer)
+            attempt = _Attempt(self, name, offer, window)
             await self._sink.emit(self._sent(name, window, fitted))
             try:
                 reply = await attempt.run(fitted)
@@ -485,10 +486,13 @@ def _fixed_bytes(window: WorkingWindow, offer: Offer) -> int:
 class _Attempt:
     """One request. `started` is True once a piece of the reply has arrived."""
 
-    def __init__(self, asker: ModelRequester, name: StepName, offer: Offer) -> None:
+    def __init__(
+        self, asker: ModelRequester, name: StepName, offer: Offer, window: WorkingWindow
+    ) -> None:
         self.started = False
         self._asker = asker
         self._held_pieces = HeldPieces(offer)
+        self._pieces = StorablePieces(lambda: window.call_ids)
         self._name = name
         self._offer = offer
         self._calls: dict[int, ArgumentsStream | None] = {}
@@ -510,16 +514,22 @@ class _Attempt:
         async with aclosing(self._asker.bound.chat.stream(request)) as events:
             async for event in events:
                 if isinstance(event, ModelReply):
-                    return event
+                    for piece in self._pieces.rest():
+                        await self._pass_on(piece)
+                    return self._pieces.with_ids(event)
                 self.started = True
                 self._note(event)
-                if not self._held_pieces.take(event):
-                    await self._relay(event)
+                if (storable := self._pieces.take(event)) is not None:
+                    await self._pass_on(storable)
         raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
 
     async def release(self, reply: ModelReply) -> None:
         """Emits the pieces that were held back, in the form in which the reply is stored."""
         for event in self._held_pieces.events_of(reply):
+            await self._relay(event)
+
+    async def _pass_on(self, event: ModelEvent) -> None:
+        if not self._held_pieces.take(event):
             await self._relay(event)
 
     async def _relay(self, event: ModelEvent) -> None:
