@@ -292,10 +292,10 @@ def deltas(reply: Reply, model: str, number: int, *, google: bool = False) -> It
     thinking = False
     for kind, index, text in events(reply):
         if kind == "reasoning" and google:
-            opened_text = "" if thinking else "<thought>"
+            yield _event(model, number, _google_thought(text, first=not thinking))
             thinking = True
-            extra = {"google": {"thought": True}}
-            yield _event(model, number, {"content": opened_text + text, "extra_content": extra})
+        elif kind != "call" and reply.content_parts:
+            yield _event(model, number, {"content": [_part(kind, text)]})
         elif kind == "reasoning":
             yield _event(model, number, {"reasoning_content": text})
         elif kind == "text" and thinking:
@@ -318,6 +318,16 @@ def deltas(reply: Reply, model: str, number: int, *, google: bool = False) -> It
                     signature = services.gemini_signature(one.name, one.raw)
                     piece["extra_content"] = {"google": {"thought_signature": signature}}
             yield _event(model, number, {"tool_calls": [piece]})
+
+
+def _google_thought(text: str, *, first: bool) -> dict[str, Any]:
+    opening_tag = "<thought>" if first else ""
+    return {"content": opening_tag + text, "extra_content": {"google": {"thought": True}}}
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
+    part = {"type": "text", "text": text}
+    return {"type": "thinking", "thinking": [part]} if kind == "reasoning" else part
 
 
 def opening(model: str, number: int) -> Iterator[bytes]:

@@ -54,6 +54,7 @@ class Reply:
         call_ids: False for a server that gives tool calls no ids.
         whole_calls: True for a server that sends a call in one piece.
         refusal: Text of a refusal.
+        content_parts: True for a server that sends reasoning and text as lists of parts (Mistral).
     """
 
     text: str = ""
@@ -73,6 +74,7 @@ class Reply:
     call_ids: bool = True
     whole_calls: bool = False
     refusal: str = ""
+    content_parts: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,15 @@ from doubles.script import (
     server_error,
     unauthorized,
 )
-from strata.agent_loop.domain.model.chat import ChatMessage, ModelReply, ToolCall
+from strata.agent_loop.domain.model.chat import (
+    ChatMessage,
+    ModelReply,
+    ReasoningDelta,
+    ReasoningPart,
+    TextDelta,
+    TextPart,
+    ToolCall,
+)
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.openai_api.chat_completions import OpenAiChatModel
@@ -44,6 +52,18 @@ async def test_calls_without_ids_get_unique_ids(openai_bench: Bench, whole_calls
     assert [one.arguments for one in reply.tool_calls] == [one.raw for one in calls]
     assert len({one.id for one in reply.tool_calls}) == 2
     assert all(one.id for one in reply.tool_calls)
+
+
+async def test_reasoning_and_text_in_lists_of_parts_are_read(openai_bench: Bench) -> None:
+    openai_bench.server.script(
+        Reply(reasoning="Ann lives in Lisbon.", text="In Lisbon.", content_parts=True)
+    )
+    events, reply = await openai_bench.ask()
+    assert reply.content == (ReasoningPart("Ann lives in Lisbon."), TextPart("In Lisbon."))
+    assert (
+        "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == "Ann lives in Lisbon."
+    )
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == "In Lisbon."
 
 
 async def test_a_reused_id_is_made_unique(openai_bench: Bench) -> None:

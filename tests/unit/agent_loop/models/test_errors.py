@@ -11,7 +11,8 @@ from strata.agent_loop.domain.model.errors import (
     retry_after_seconds,
 )
 
-# The messages of OpenAI, Anthropic, vLLM, llama.cpp, LM Studio and Ollama.
+# The messages of OpenAI, Anthropic, vLLM, llama.cpp, LM Studio, Ollama, Bedrock, GitHub Models,
+# TGI and Groq.
 OVERFLOWS = [
     (400, "context_length_exceeded", "Your input exceeds the context window of this model."),
     (400, "invalid_request_error", "prompt is too long: 213462 tokens > 200000 maximum"),
@@ -32,6 +33,33 @@ OVERFLOWS = [
         "The number of tokens to keep from the initial prompt is greater than the context length",
     ),
     (500, "api_error", "input exceeds maximum context length"),
+    (
+        400,
+        None,
+        (
+            "Trying to keep the first 5306 tokens when context the overflows. However, the model"
+            " is loaded with context length of only 4096 tokens, which is not enough."
+        ),
+    ),
+    (400, "invalid_request_error", "Input is too long for requested model."),
+    (
+        413,
+        "tokens_limit_reached",
+        "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+    ),
+    (
+        422,
+        "validation",
+        (
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given:"
+            " 5000 `inputs` tokens and 200 `max_new_tokens`"
+        ),
+    ),
+    (
+        400,
+        "invalid_request_error",
+        "Please reduce the length of the messages or completion.",
+    ),
 ]
 
 

@@ -146,13 +146,18 @@ class UnknownModelError(ModelError):
         self.known = tuple(known)
 
 
-# Error texts of OpenAI and Anthropic, then vLLM, llama.cpp, LM Studio and Ollama.
-_OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+# Error texts of OpenAI and Anthropic, then vLLM, llama.cpp, LM Studio and Ollama, Google, Bedrock,
+# GitHub Models and TGI.
+_OVERFLOW_CODES = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "tokens_limit_reached"}
+)
 _OVERFLOW_TEXT = re.compile(
     r"maximum context length|prompt is too long|exceeds? the (available )?context"
     r"|context (window|length|limit|size)[^.]*exceed|exceeds?[^.]*context (window|length|limit)"
     r"|greater than the context length|input length and `?max_tokens`? exceed"
-    r"|longer than the context|input token count[^.]*exceeds",
+    r"|longer than the context|input token count[^.]*exceeds"
+    r"|input is too long for requested model|loaded with context length of only"
+    r"|`?inputs`? tokens \+ `?max_new_tokens`? must be|reduce the length of the messages",
     re.IGNORECASE,
 )
 

@@ -354,12 +354,12 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
             self._text.append(piece)
             return [TextDelta(piece)]
         events: list[ModelEvent] = []
-        # The two fields in which compatible servers show reasoning; OpenAI itself shows none.
-        thoughts = text_of(delta, "reasoning_content") or text_of(delta, "reasoning")
+        thoughts, content = _thoughts_and_text(delta.get("content"))
+        # The two fields in which most compatible servers show reasoning; OpenAI itself shows none.
+        thoughts = text_of(delta, "reasoning_content") or text_of(delta, "reasoning") or thoughts
         if reasoning := self.size.take(thoughts):
             self._reasoning.append(reasoning)
             events.append(ReasoningDelta(reasoning))
-        content = text_of(delta, "content")
         if _google(delta).get("thought") is True:
             self._thinking = True
             thoughts, content = content.removeprefix(_THOUGHT).removesuffix(_END_OF_THOUGHT), ""
@@ -457,6 +457,21 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
             cache_write_tokens=count_of(prompt, "cache_write_tokens"),
             reasoning_tokens=count_of(completion, "reasoning_tokens"),
         )
+
+
+def _thoughts_and_text(content: object) -> tuple[str, str]:
+    """Returns reasoning and text of a content, which Mistral's reasoning models send in parts."""
+    if isinstance(content, str):
+        return "", content
+    parts = objects_in(content)
+    thoughts = [
+        text_of(thought, "text")
+        for part in parts
+        if text_of(part, "type") == "thinking"
+        for thought in objects_in(part.get("thinking"))
+    ]
+    texts = [text_of(part, "text") for part in parts if text_of(part, "type") == "text"]
+    return "".join(thoughts), "".join(texts)
 
 
 def _google(delta: JsonFields) -> JsonFields:
