@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import typing
 from collections.abc import Iterator
 
 # Builtin names, unless the module redefines them.
@@ -82,6 +83,8 @@ class ModuleNames:
                     self._imports[alias.asname or alias.name.partition(".")[0]] = (
                         alias.name if alias.asname else alias.name.partition(".")[0]
                     )
+            case ast.ImportFrom(module="typing", names=[ast.alias(name="*")], level=0):
+                self._imports.update({name: f"typing.{name}" for name in typing.__all__})
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 for alias in names:
                     self._imports[alias.asname or alias.name] = f"{module}.{alias.name}"

@@ -125,6 +125,12 @@ def test_annotations_become_schemas(annotation: str, expected: Any) -> None:
     assert schema(annotation, before) == expected
 
 
+def test_all_names_of_typing_can_be_imported_at_once() -> None:
+    annotation = "Optional[List[Literal['a', 'b']]]"
+    expected = schema(annotation, "from typing import List, Literal, Optional")
+    assert schema(annotation, "from typing import *") == expected
+
+
 CLASSES = """
     import enum
     from dataclasses import dataclass, field
