@@ -54,9 +54,16 @@ class MortalTools:
         self._inner = inner
 
     async def resolve(
-        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+        self,
+        names: Sequence[str],
+        *,
+        skip_missing: bool = False,
+        run_id: str = "",
+        max_bytes: int = 0,
     ) -> ToolSet:
-        return await self._inner.resolve(names, skip_missing=skip_missing, run_id=run_id)
+        return await self._inner.resolve(
+            names, skip_missing=skip_missing, run_id=run_id, max_bytes=max_bytes
+        )
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
         async for event in self._inner.execute(batch):

@@ -16,7 +16,12 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
-from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
 from strata.shared.ids import new_id
 from strata.shared.tool_catalogue import MAX_AGENT_TOOLS, MAX_OFFERED_TOOLS
 
@@ -209,3 +214,55 @@ async def test_removing_a_server_removes_its_tools_from_agents(mcp: Mcp) -> None
     mcp.services.model.script(say("Without."))
     assert (await mcp.services.run(agent, "Hello.")).text == "Without."
     assert mcp.services.model.requests[-1].tool_names == []
+
+
+async def test_a_server_that_grows_leaves_a_small_context_window_usable(mcp: Mcp) -> None:
+    first = [tool("zebra", "First. " * 20), tool("yak", "First. " * 20)]
+    server, listed = await mcp.program("zoo", *first)
+    agent = await mcp.services.make_agent(
+        tools=["zoo__*"],
+        model={"handle": "test/test-model", "context_window": 8192},
+        include_base_tools=False,
+    )
+    later = [tool(f"a{number:02}", "Later. " * 150) for number in range(60)]
+    listed.write(*later, *first)
+    await mcp.refresh(server)
+    mcp.services.model.script(say("Hello."))
+    ran = await mcp.services.run(agent, "Hello.")
+    assert ran.text == "Hello."
+    offered = mcp.services.model.requests[-1].tool_names
+    # The tools that were there before are kept, although their names come last.
+    assert offered[-2:] == ["zoo__yak", "zoo__zebra"]
+    assert 5 < len(offered) < 30
+    window = await mcp.services.agents.GetContextWindow(
+        agent_pb.GetContextWindowRequest(agent_id=agent.id)
+    )
+    [shown] = [part.count for part in window.parts if part.name == "tools"]
+    assert shown + len(window.tools_left_out) == 62
+    assert "zoo__a59" in window.tools_left_out
+    assert window.used_tokens < 0.9 * 8192
+    run_id = new_id("run")
+    request = pb.ResolveToolsRequest(names=["zoo__*"], run_id=run_id, max_schema_bytes=3_000)
+    chosen = await mcp.execution.ResolveTools(request)
+    [note] = chosen.servers
+    assert note.problem.startswith("58 of 62 tools are left out: ")
+    assert "3000 bytes" in note.problem
+    # Another attempt of the run is offered the same tools, whatever space it has.
+    request.max_schema_bytes = 0
+    again = await mcp.execution.ResolveTools(request)
+    assert names(again.tools) == names(chosen.tools)
+
+
+async def test_an_agent_of_a_small_window_is_made_with_a_large_server(mcp: Mcp) -> None:
+    await mcp.program("zoo", *(tool(f"t{number:03}", "Does it. " * 60) for number in range(100)))
+    small = {"handle": "test/test-model", "context_window": 8192}
+    agent = await mcp.services.make_agent(tools=["zoo__*"], model=small)
+    mcp.services.model.script(say("Hello."))
+    assert (await mcp.services.run(agent, "Hello.")).text == "Hello."
+    offered = mcp.services.model.requests[-1].tool_names
+    assert "conversation_search" in offered
+    assert "zoo__t000" in offered
+    single = [f"zoo__t{number:03}" for number in range(100)]
+    with pytest.raises(FailedPreconditionError) as caught:
+        await mcp.services.make_agent(tools=single, model=small)
+    assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.agent_loop.agents.ports import LifecycleArchival, LifecycleMemory, LifecycleRecall
 from strata.agent_loop.agents.prompt_limits import PromptLimits
@@ -13,10 +13,12 @@ from strata.agent_loop.context.archival_counts import read_counts
 from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.context.memory_view import memory_view
 from strata.agent_loop.context.token_budget import TokenBudget, compaction_helps, files_excess
+from strata.agent_loop.context.tool_space import has_whole_servers
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import merge_tools
 from strata.agent_loop.domain.agent.store import AgentStore
-from strata.agent_loop.domain.ports import Tools
+from strata.agent_loop.domain.ports import MemorySection, Tools
+from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.turn_rules import TurnRules
 from strata.shared.clock import Clock
 from strata.shared.tool_catalogue import FILE_TOOLS
@@ -78,16 +80,26 @@ class NextRequests:
         """
         agent = await self._store.load(agent_id, conversation_id)
         bound = await self._limits.bound(agent)
-        window, section, toolset, stats = await asyncio.gather(
+
+        async def memory_and_tools() -> tuple[MemorySection, ToolSet]:
+            names = merge_tools(agent.tools, FILE_TOOLS)
+            compiling = self._memory.compile(agent, memory_view(agent, bound))
+            if not has_whole_servers(agent):
+                resolving = self._tools.resolve(names, skip_missing=True)
+                return await asyncio.gather(compiling, resolving)
+            section = await compiling
+            space = self._limits.tool_space(agent, bound, section)
+            return section, await self._tools.resolve(names, skip_missing=True, max_bytes=space)
+
+        window, (section, toolset), stats = await asyncio.gather(
             self._recall.get_window(conversation_id),
-            self._memory.compile(agent, memory_view(agent, bound)),
-            self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
+            memory_and_tools(),
             read_counts(self._archival, agent.id),
         )
         working = WorkingWindow(agent, window, stats, self._clock)
         working.refresh(section)
         offered = toolset.offered(agent.tools, folders=section.has_folders)
-        tools = TurnRules(agent, ()).offer(offered).tools
+        tools = replace(TurnRules(agent, ()).offer(offered).tools, left_out=toolset.left_out)
         return NextRequest(agent, working.stored, working.counted, tools, bound, section)
 
     async def next_steps(self, next_request: NextRequest, token_budget: TokenBudget) -> NextSteps:

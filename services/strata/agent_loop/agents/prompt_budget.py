@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 from strata.agent_loop.context.memory_view import shows_line_numbers
 from strata.agent_loop.context.token_budget import FILES_SHARE, MESSAGES_SHARE, TokenBudget
+from strata.agent_loop.context.tool_space import rules_bytes, system_bytes
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.file_limits import FileLimits, file_limits_of
-from strata.agent_loop.domain.agent.tool_rules import rules_in_force
 from strata.agent_loop.domain.model.chat import ToolSchema
-from strata.agent_loop.domain.ports import ArchivalStats, BoundModel, PromptLimit
+from strata.agent_loop.domain.ports import BoundModel, PromptLimit
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
-from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.protocol.errors import (
     FailedPreconditionError,
     FieldViolation,
@@ -26,17 +25,9 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.clock import Clock
-from strata.shared.tool_rules import rule_element
 
 SMALLEST_FILE_BYTES = 200
 """Smallest size of an open file in a prompt: its element, its name and one line."""
-
-# Bytes of the tool rules element, and the least bytes of each rule, as core memory renders them.
-_RULES_BYTES, _RULE_BYTES = 220, 120
-# Large counts, as after years of use. Tags, at most `TAGS_BYTES`, are not counted: they take space
-# from the share of the messages.
-_LONG_LIVED = archival_lines(ArchivalStats(passage_count=1_000_000), ())
-_HIDDEN = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,22 +147,12 @@ def budget_of(
         tokens: Estimates tokens from bytes.
         clock: For the date in the metadata.
     """
-    now = clock.now()
-    metadata = Metadata(now, agent.timezone, now, _HIDDEN, _LONG_LIVED)
-    system = len(assemble(agent.system, "", metadata).encode("utf-8", "replace"))
     token_budget = TokenBudget(tokens, bound.settings, agent.id)
     return PromptBudget(
         agent_id=agent.id,
         context_window=bound.settings.context_window,
         usable=int(token_budget.max_bytes),
-        fixed=system + tools_bytes(tools) + _rules_bytes(agent),
+        fixed=system_bytes(agent, clock) + tools_bytes(tools) + rules_bytes(agent),
         line_numbers=shows_line_numbers(agent, bound),
         files=file_limits_of(agent, bound.settings.context_window),
     )
-
-
-def _rules_bytes(agent: Agent) -> int:
-    rules = rules_in_force(agent.tools, agent.tool_rules)
-    elements = [rule_element(rule.sentence) + "\n" for rule in rules if rule.sentence is not None]
-    sizes = [max(_RULE_BYTES, len(element.encode("utf-8", "replace"))) for element in elements]
-    return _RULES_BYTES + sum(sizes) if sizes else 0

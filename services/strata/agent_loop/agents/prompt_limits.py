@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from strata.agent_loop.agents.prompt_budget import PromptBudget, budget_of
+from strata.agent_loop.context.tool_space import tool_space
 from strata.agent_loop.domain.agent.agents import (
     Agent,
     AgentPatch,
@@ -21,7 +22,7 @@ from strata.agent_loop.domain.agent.agents import (
 from strata.agent_loop.domain.agent.commands import UpdateAgent
 from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.domain.model.errors import ModelError
-from strata.agent_loop.domain.ports import BoundModel, Models, PromptLimit, Tools
+from strata.agent_loop.domain.ports import BoundModel, MemorySection, Models, PromptLimit, Tools
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.protocol.errors import FailedPreconditionError, StrataError
@@ -94,7 +95,8 @@ class PromptLimits:
 
         Args:
             agent: The agent, before or after a change.
-            tools: Its tools; None to resolve them.
+            tools: Its tools; None to resolve them. Those of an agent with whole MCP servers are
+                resolved in any case, within the space of the prompt.
 
         Raises:
             NotFoundError: TOOL_NOT_FOUND.
@@ -102,12 +104,19 @@ class PromptLimits:
         bound = await self.bound(agent)
         if bound is None:
             return None
+        space = self.tool_space(agent, bound)
         toolset = (
             tools
-            if tools is not None
-            else await self._tools.resolve(agent.tools, skip_missing=True)
+            if tools is not None and not space
+            else await self._tools.resolve(agent.tools, skip_missing=True, max_bytes=space)
         )
         return budget_of(agent, bound, toolset.schemas, self._tokens, self._clock)
+
+    def tool_space(
+        self, agent: Agent, bound: BoundModel | None, section: MemorySection | None = None
+    ) -> int:
+        """Returns the maximum bytes of an agent's tools; see `context.tool_space`."""
+        return tool_space(agent, bound, self._tokens, self._clock, section)
 
     async def change(
         self, command: UpdateAgent, check: Callable[[Agent], Awaitable[None]]

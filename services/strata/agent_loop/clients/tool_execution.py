@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -15,6 +16,7 @@ from strata.agent_loop.convert.tools import (
     code_answer_to_proto,
     code_batch_to_proto,
     code_call_from_proto,
+    left_out_of,
     tool_event_from_proto,
     toolset_from_proto,
 )
@@ -41,7 +43,12 @@ class ToolClient:
         self._toolsets: RevisionCache[ToolSet] = RevisionCache(_TOOLSETS)
 
     async def resolve(
-        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+        self,
+        names: Sequence[str],
+        *,
+        skip_missing: bool = False,
+        run_id: str = "",
+        max_bytes: int = 0,
     ) -> ToolSet:
         """Returns the definitions of tools; cached ones if they did not change."""
         if not names:
@@ -53,6 +60,7 @@ class ToolClient:
             if_revision=cached[0] if cached is not None else "",
             skip_missing=skip_missing,
             run_id=run_id,
+            max_schema_bytes=max_bytes,
         )
         response = await self._stub.ResolveTools(request)
         for server in response.servers:
@@ -64,7 +72,7 @@ class ToolClient:
                     problem=server.problem,
                 )
         if response.not_changed and cached is not None:
-            return cached[1]
+            return replace(cached[1], left_out=left_out_of(response))
         toolset = toolset_from_proto(response)
         self._toolsets.put(key, response.revision, toolset)
         return toolset

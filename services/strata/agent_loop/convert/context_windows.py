@@ -58,6 +58,7 @@ def window_to_proto(
         per_file_view_window_char_limit=limits.view_chars,
         files_to_close=steps.files_to_close,
         compaction_due=isinstance(steps.compaction, Plan),
+        tools_left_out=toolset.left_out,
     )
 
 

@@ -35,7 +35,12 @@ _OF_PROJECT = frozenset(
 
 def toolset_from_proto(response: pb.ResolveToolsResponse) -> ToolSet:
     """Returns the domain form of resolved tools."""
-    return ToolSet(tuple(_tool(wire) for wire in response.tools))
+    return ToolSet(tuple(_tool(wire) for wire in response.tools), left_out_of(response))
+
+
+def left_out_of(response: pb.ResolveToolsResponse) -> tuple[str, ...]:
+    """Returns the names of tools of whole MCP servers for which there is no space."""
+    return tuple(name for server in response.servers for name in server.left_out)
 
 
 def _tool(wire: tool_service_pb2.Tool) -> Tool:

@@ -289,7 +289,12 @@ class Tools(Protocol):
     """The tools of a project and their executor."""
 
     async def resolve(
-        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+        self,
+        names: Sequence[str],
+        *,
+        skip_missing: bool = False,
+        run_id: str = "",
+        max_bytes: int = 0,
     ) -> ToolSet:
         """Returns the definitions of tools.
 
@@ -298,6 +303,8 @@ class Tools(Protocol):
             skip_missing: Leave out tools that were deleted; the agent continues without them.
             run_id: The run that is offered the tools: all its attempts are offered the same tools
                 of MCP servers. Empty for the current tools.
+            max_bytes: Maximum bytes of all definitions; tools of whole MCP servers that do not fit
+                are left out. 0 for no limit.
 
         Raises:
             NotFoundError: TOOL_NOT_FOUND.

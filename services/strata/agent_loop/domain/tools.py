@@ -55,9 +55,15 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolSet:
-    """An agent's tools, in the order in which the model is offered them."""
+    """An agent's tools, in the order in which the model is offered them.
+
+    Attributes:
+        tools: The tools.
+        left_out: Names of tools of whole MCP servers for which there is no space.
+    """
 
     tools: tuple[Tool, ...]
+    left_out: tuple[str, ...] = ()
 
     def find(self, name: str) -> Tool | None:
         """Returns the tool of that name; None if the agent does not have it."""
@@ -66,7 +72,7 @@ class ToolSet:
     def only(self, names: Collection[str]) -> ToolSet:
         """Returns the tools with these names."""
         kept = tuple(tool for tool in self.tools if tool.name in names)
-        return self if len(kept) == len(self.tools) else ToolSet(kept)
+        return self if len(kept) == len(self.tools) else replace(self, tools=kept)
 
     def offered(self, own: Collection[str], *, folders: bool) -> ToolSet:
         """Returns the tools that a model is offered; folders add the file tools.

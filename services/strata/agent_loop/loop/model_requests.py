@@ -31,7 +31,6 @@ from strata.agent_loop.domain.model.chat import (
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, naming_key
-from strata.agent_loop.domain.model.text_bytes import text_bytes
 from strata.agent_loop.domain.ports import BoundModel, Compacted, EventSink
 from strata.agent_loop.domain.run.events import (
     ModelRequestSent,
@@ -65,6 +64,7 @@ from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.parts import system_parts
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.logs import get_logger
+from strata.shared.text_bytes import text_bytes
 from strata.shared.usage import Usage
 
 MAX_RESTARTS = 2

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from strata.agent_loop.context.archival_counts import read_counts
 from strata.agent_loop.context.memory_view import memory_view
+from strata.agent_loop.context.tool_space import has_whole_servers, tool_space
 from strata.agent_loop.domain.agent.agents import Agent, merge_tools
 from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.conversation.taint import taint_of_messages
@@ -311,14 +312,12 @@ class Turn:
         # Each transcript is read in an empty window; after a failure it replaces the earlier one.
         clear = clear or self._request.reads
         model = bound if isinstance(bound, BoundModel) else None
+        compiling = asyncio.ensure_future(
+            self._ports.memory.compile(agent, memory_view(agent, model))
+        )
         prompt_parts = (
-            self._ports.memory.compile(agent, memory_view(agent, model)),
-            # The file tools are offered only if a folder is attached.
-            self._ports.tools.resolve(
-                merge_tools(agent.tools, FILE_TOOLS),
-                skip_missing=True,
-                run_id=self._key.run_id,
-            ),
+            compiling,
+            self._resolve_tools(agent, model, compiling),
             read_counts(self._ports.archival, agent.id),
         )
         if not self._request.reads:
@@ -347,6 +346,22 @@ class Turn:
             toolset = with_members(toolset, self._request.group_tool)
         await self._emit_begun(begun)
         return begun, section, toolset, stats  # type: ignore[return-value]
+
+    async def _resolve_tools(
+        self, agent: Agent, model: BoundModel | None, compiling: asyncio.Future[MemorySection]
+    ) -> ToolSet:
+        """Returns the tools of the turn: those of whole servers as far as memory leaves space."""
+        space = 0
+        if has_whole_servers(agent):
+            section = await asyncio.shield(compiling)
+            space = tool_space(agent, model, self._ports.tokens, self._ports.clock, section)
+        return await self._ports.tools.resolve(
+            # The file tools are offered only if a folder is attached.
+            merge_tools(agent.tools, FILE_TOOLS),
+            skip_missing=True,
+            run_id=self._key.run_id,
+            max_bytes=space,
+        )
 
     async def _begin_turn(self, inputs: Sequence[Message], *, clear: bool) -> BegunTurn:
         """Begins the turn in recall.

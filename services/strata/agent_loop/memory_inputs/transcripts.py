@@ -14,13 +14,13 @@ from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.conversation.taint import taint_of_messages
 from strata.agent_loop.domain.model.chat import DEFAULT_CONTEXT_WINDOW, TextPart
-from strata.agent_loop.domain.model.text_bytes import text_bytes
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
 from strata.agent_loop.domain.run.events import TranscriptRead
 from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.shared.messages import MessageRole
+from strata.shared.text_bytes import text_bytes
 
 READ_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL)
 """Roles of the messages that a memory agent reads."""

@@ -18,9 +18,9 @@ from strata.agent_loop.domain.model.chat import (
     ModelRequest,
     ToolSchema,
 )
-from strata.agent_loop.domain.model.text_bytes import text_bytes
 from strata.agent_loop.models.dialects.table import dialect_of
 from strata.shared.context import calling_project
+from strata.shared.text_bytes import text_bytes
 from strata.shared.usage import Usage
 
 DEFAULT_HEADROOM = 0.10

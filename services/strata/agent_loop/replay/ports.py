@@ -200,7 +200,12 @@ class RecordedTools:
         self._script = script
 
     async def resolve(
-        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+        self,
+        names: Sequence[str],
+        *,
+        skip_missing: bool = False,
+        run_id: str = "",
+        max_bytes: int = 0,
     ) -> ToolSet:
         """Returns the tools of the recording."""
         return self._script.recording.tools

@@ -55,7 +55,7 @@ class ServerTools:
 
     Attributes:
         server_id: Id of the server.
-        names: Names of its usable tools, in order; empty while the server is unreachable.
+        names: Names of its usable tools, oldest first; empty while the server is unreachable.
         problem: Why there are none, or empty.
         away: Whether the last contact failed.
         enabled: Whether the server is enabled.

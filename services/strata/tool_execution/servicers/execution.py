@@ -55,17 +55,23 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         self._runners = runners
         self._prepare = prepare
         self._nesting = nesting
-        self._resolver = ServerToolNames(store, runners.mcp)
+        self._resolver = ServerToolNames(store, runners.mcp, self._known)
 
     async def ResolveTools(
         self, request: pb.ResolveToolsRequest, context: Context
     ) -> pb.ResolveToolsResponse:
         """Returns the definitions of tools by name."""
-        single, of_servers, servers = await self._resolver.names(
-            request.names, request.run_id, skip_missing=request.skip_missing
+        chosen = await self._resolver.choose(
+            request.names,
+            request.run_id,
+            skip_missing=request.skip_missing,
+            max_bytes=max(0, request.max_schema_bytes),
         )
+        single, of_servers, servers = chosen.single, chosen.of_servers, chosen.servers
         names = [*single, *of_servers]
-        tools_by_name = await self._known(names, of_servers if request.run_id else ())
+        tools_by_name = chosen.definitions
+        if not tools_by_name or not {*of_servers} <= {*tools_by_name}:
+            tools_by_name = await self._known(names, of_servers if request.run_id else ())
         missing = [name for name in single if name not in tools_by_name]
         if missing and not request.skip_missing:
             raise tool_missing(missing[0])

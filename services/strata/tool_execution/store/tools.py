@@ -63,7 +63,7 @@ _OF_SERVERS = text(
     SELECT s.id, s.name, s.enabled, s.error,
         array(SELECT t.name FROM tool_execution.tools t
                WHERE t.project_id = s.project_id AND t.mcp_server_id = s.id AND t.blocked = ''
-               ORDER BY t.name) AS tools
+               ORDER BY t.create_time, t.name) AS tools
     FROM tool_execution.mcp_servers s
     WHERE s.project_id = :project AND s.name = ANY(CAST(:servers AS text[]))
     """

@@ -206,7 +206,12 @@ class Services:
             raise Died
 
     async def resolve(
-        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+        self,
+        names: Sequence[str],
+        *,
+        skip_missing: bool = False,
+        run_id: str = "",
+        max_bytes: int = 0,
     ) -> ToolSet:
         return ToolSet(tuple(Tool(replace(TOOL, name=name)) for name in names))
 

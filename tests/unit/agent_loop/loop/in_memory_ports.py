@@ -284,7 +284,12 @@ class Tools:
         self._clock = clock
 
     async def resolve(
-        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+        self,
+        names: Sequence[str],
+        *,
+        skip_missing: bool = False,
+        run_id: str = "",
+        max_bytes: int = 0,
     ) -> ToolSet:
         return self.toolset
 

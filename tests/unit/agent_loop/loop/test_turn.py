@@ -304,7 +304,9 @@ async def test_system_prompt_larger_than_the_window_never_reaches_the_model() ->
 async def test_definite_refusal_of_a_service_ends_the_run_with_the_message_stored() -> None:
     harness = LoopHarness()
 
-    async def refuse(names: Sequence[str], *, skip_missing: bool = False, run_id: str = "") -> None:
+    async def refuse(
+        names: Sequence[str], *, skip_missing: bool = False, run_id: str = "", max_bytes: int = 0
+    ) -> None:
         raise FailedPreconditionError("No.", reason=Reason.SCHEMA_OUTDATED)
 
     harness.tools.resolve = refuse  # type: ignore[assignment,method-assign]

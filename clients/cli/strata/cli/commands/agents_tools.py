@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
@@ -12,8 +13,7 @@ from strata.cli.output import note, print_listing, safe
 from strata.protocol.errors import NotFoundError
 from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
-from strata.shared.server_tools import server_of, space_for_server_tools
-from strata.shared.tool_catalogue import FILE_TOOLS
+from strata.shared.server_tools import server_of
 
 _DESCRIPTION_CHARS = 80
 
@@ -25,7 +25,8 @@ def show_tools(
     """List the tools of an agent's next turn, including all tools of its MCP servers."""
 
     async def read(client: GatewayClient) -> tuple[list[tuple[pb.Tool, str]], list[str]]:
-        names = list((await client.agent(agent)).tools)
+        stored = await client.agent(agent)
+        names = list(stored.tools)
         tools: list[tuple[pb.Tool, str]] = []
         problems: list[str] = []
         for name in (name for name in names if server_of(name) is None):
@@ -34,7 +35,10 @@ def show_tools(
                 tools.append((response.tool, ""))
             except NotFoundError:
                 problems.append(f"{name}: there is no such tool now")
-        left = space_for_server_tools({*names, *FILE_TOOLS})
+        left_out: frozenset[str] = frozenset()
+        if any(server_of(name) for name in names):
+            request = agent_pb.GetContextWindowRequest(agent_id=stored.id)
+            left_out = frozenset((await client.agents.GetContextWindow(request)).tools_left_out)
         for name in names:
             server = server_of(name)
             if server is None:
@@ -52,10 +56,13 @@ def show_tools(
                 mcp_pb.GetMcpServerRequest(mcp_server_id=listed_server.id)
             )
             fitting = [tool for tool in whole.server.tools if tool.name not in names]
-            if len(fitting) > left:
-                problems.append(f"{name}: {len(fitting) - left} tools are left out, too many")
-            tools += [(tool, name) for tool in fitting[:left]]
-            left -= len(fitting[:left])
+            offered = [tool for tool in fitting if tool.name not in left_out]
+            if len(offered) < len(fitting):
+                problems.append(
+                    f"{name}: {len(fitting) - len(offered)} tools are left out: too many, or too"
+                    " large for the context window"
+                )
+            tools += [(tool, name) for tool in offered]
             for unusable, reason in sorted(whole.server.quarantined_tools.items()):
                 problems.append(f"{name}: {unusable} cannot be used: {reason}")
         return tools, problems

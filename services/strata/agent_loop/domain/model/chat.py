@@ -5,7 +5,6 @@ No provider SDK is imported here. The loop depends only on `ChatModel`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,7 +13,8 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from strata.agent_loop.domain.model.derived import Derived
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
-from strata.agent_loop.domain.model.text_bytes import text_bytes
+from strata.shared.text_bytes import text_bytes
+from strata.shared.tool_size import tool_bytes
 from strata.shared.usage import Usage
 
 JsonSchema: TypeAlias = Mapping[str, Any]
@@ -201,8 +201,7 @@ class ToolSchema:
     @cached_property
     def size_bytes(self) -> int:
         """UTF-8 bytes of the tool as sent; cached, because a turn reads them several times."""
-        parameters = json.dumps(dict(self.parameters), ensure_ascii=False, separators=(",", ":"))
-        return text_bytes(self.name) + text_bytes(self.description) + text_bytes(parameters)
+        return tool_bytes(self.name, self.description, self.parameters)
 
 
 def _part_bytes(part: PromptPart) -> int:

@@ -1588,6 +1588,7 @@ class GetContextWindowResponse(_message.Message):
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     FILES_TO_CLOSE_FIELD_NUMBER: _builtins.int
     COMPACTION_DUE_FIELD_NUMBER: _builtins.int
+    TOOLS_LEFT_OUT_FIELD_NUMBER: _builtins.int
     context_window: _builtins.int
     """Size of the window."""
     used_tokens: _builtins.int
@@ -1616,6 +1617,12 @@ class GetContextWindowResponse(_message.Message):
         too little space for messages. They are still included in the parts.
         """
 
+    @_builtins.property
+    def tools_left_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tools of whole MCP servers ("files__*") that the model is not offered, because the context
+        window or the number of tools leaves no space for them.
+        """
+
     def __init__(
         self,
         *,
@@ -1629,10 +1636,11 @@ class GetContextWindowResponse(_message.Message):
         per_file_view_window_char_limit: _builtins.int = ...,
         files_to_close: _abc.Iterable[_builtins.str] | None = ...,
         compaction_due: _builtins.bool = ...,
+        tools_left_out: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction_due", b"compaction_due", "compaction_tokens", b"compaction_tokens", "context_window", b"context_window", "estimated", b"estimated", "files_to_close", b"files_to_close", "max_files_open", b"max_files_open", "parts", b"parts", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "system_message", b"system_message", "used_tokens", b"used_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction_due", b"compaction_due", "compaction_tokens", b"compaction_tokens", "context_window", b"context_window", "estimated", b"estimated", "files_to_close", b"files_to_close", "max_files_open", b"max_files_open", "parts", b"parts", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "system_message", b"system_message", "tools_left_out", b"tools_left_out", "used_tokens", b"used_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ from strata.api.common.v1 import run_event_pb2 as strata_dot_api_dot_common_dot_
 from strata.api.tool_execution.v1 import tool_service_pb2 as strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4strata/api/tool_execution/v1/execution_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\x1a/strata/api/tool_execution/v1/tool_service.proto\"_\n\x13ResolveToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x13\n\x0bif_revision\x18\x02 \x01(\t\x12\x14\n\x0cskip_missing\x18\x03 \x01(\x08\x12\x0e\n\x06run_id\x18\x04 \x01(\t\";\n\x0bServerTools\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05tools\x18\x02 \x01(\x05\x12\x0f\n\x07problem\x18\x03 \x01(\t\"\xac\x01\n\x14ResolveToolsResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x31\n\x05tools\x18\x03 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12:\n\x07servers\x18\x04 \x03(\x0b\x32).strata.api.tool_execution.v1.ServerTools\"Z\n\x08ToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"\xaf\x05\n\x13\x45xecuteToolsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07step_id\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x10\n\x08timezone\x18\x06 \x01(\t\x12\x35\n\x05\x63\x61lls\x18\x07 \x03(\x0b\x32&.strata.api.tool_execution.v1.ToolCall\x12\x15\n\rallowed_tools\x18\x08 \x03(\t\x12\x12\n\nagent_type\x18\t \x01(\t\x12^\n\x0f\x62lock_revisions\x18\n \x03(\x0b\x32\x45.strata.api.tool_execution.v1.ExecuteToolsRequest.BlockRevisionsEntry\x12\x16\n\x0emax_files_open\x18\x0b \x01(\x05\x12\x12\n\nmessage_id\x18\x0c \x01(\t\x12/\n\x05taint\x18\r \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\'\n\x1fper_file_view_window_char_limit\x18\x0e \x01(\x05\x12\x18\n\x10max_memory_bytes\x18\x0f \x01(\x03\x12\x18\n\x10max_search_bytes\x18\x10 \x01(\x03\x12=\n\x0bolder_lines\x18< \x01(\x0b\x32(.strata.api.tool_execution.v1.OlderLines\x12\x39\n\x05group\x18\x46 \x01(\x0b\x32*.strata.api.tool_execution.v1.CallingGroup\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"@\n\nOlderLines\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x11\n\trange_key\x18\x02 \x01(\t\x12\r\n\x05lines\x18\x03 \x03(\t\"c\n\x0c\x43\x61llingGroup\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x41\n\x07members\x18\x02 \x03(\x0b\x32\x30.strata.api.tool_execution.v1.CallingGroupMember\"4\n\x12\x43\x61llingGroupMember\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x95\x01\n\x14\x45xecuteToolsResponse\x12\x34\n\x07started\x18\x01 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12>\n\x08\x66inished\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.FinishedCallH\x00\x42\x07\n\x05\x65vent\"\xda\x01\n\x0c\x46inishedCall\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\x12\x18\n\x10\x61rchival_changed\x18\x04 \x01(\x08\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x15\n\rfiles_changed\x18\x06 \x01(\x08\"\xa8\x01\n\x1c\x45xecuteToolsWithCallsRequest\x12?\n\x07request\x18\x01 \x01(\x0b\x32,.strata.api.tool_execution.v1.NestingRequestH\x00\x12<\n\x06\x61nswer\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.NestedAnswerH\x00\x42\t\n\x07message\"\x8d\x01\n\x0eNestingRequest\x12\x42\n\x07request\x18\x01 \x01(\x0b\x32\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x12\x37\n\x05tools\x18\x02 \x03(\x0b\x32(.strata.api.tool_execution.v1.NestedTool\".\n\nNestedTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x03(\t\"\xaa\x01\n\x1d\x45xecuteToolsWithCallsResponse\x12\x46\n\x08response\x18\x01 \x01(\x0b\x32\x32.strata.api.tool_execution.v1.ExecuteToolsResponseH\x00\x12\x38\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32(.strata.api.tool_execution.v1.NestedCallH\x00\x42\x07\n\x05\x65vent\"U\n\nNestedCall\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x16\n\x0eparent_call_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"P\n\x0cNestedAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x14\n\nvalue_json\x18\x02 \x01(\tH\x00\x12\x0f\n\x05\x65rror\x18\x03 \x01(\tH\x00\x42\t\n\x07outcome2\x9e\x03\n\x10\x45xecutionService\x12z\n\x0cResolveTools\x12\x31.strata.api.tool_execution.v1.ResolveToolsRequest\x1a\x32.strata.api.tool_execution.v1.ResolveToolsResponse\"\x03\x90\x02\x01\x12w\n\x0c\x45xecuteTools\x12\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x1a\x32.strata.api.tool_execution.v1.ExecuteToolsResponse0\x01\x12\x94\x01\n\x15\x45xecuteToolsWithCalls\x12:.strata.api.tool_execution.v1.ExecuteToolsWithCallsRequest\x1a;.strata.api.tool_execution.v1.ExecuteToolsWithCallsResponse(\x01\x30\x01\x42u\n\x1cstrata.api.tool_execution.v1P\x01Z5strata.internal/api/tool_execution/v1;toolexecutionv1\xaa\x02\x1bStrata.Api.ToolExecution.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4strata/api/tool_execution/v1/execution_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\x1a/strata/api/tool_execution/v1/tool_service.proto\"y\n\x13ResolveToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x13\n\x0bif_revision\x18\x02 \x01(\t\x12\x14\n\x0cskip_missing\x18\x03 \x01(\x08\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\x18\n\x10max_schema_bytes\x18\x05 \x01(\x03\"M\n\x0bServerTools\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05tools\x18\x02 \x01(\x05\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x10\n\x08left_out\x18\x04 \x03(\t\"\xac\x01\n\x14ResolveToolsResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x31\n\x05tools\x18\x03 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12:\n\x07servers\x18\x04 \x03(\x0b\x32).strata.api.tool_execution.v1.ServerTools\"Z\n\x08ToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"\xaf\x05\n\x13\x45xecuteToolsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07step_id\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x10\n\x08timezone\x18\x06 \x01(\t\x12\x35\n\x05\x63\x61lls\x18\x07 \x03(\x0b\x32&.strata.api.tool_execution.v1.ToolCall\x12\x15\n\rallowed_tools\x18\x08 \x03(\t\x12\x12\n\nagent_type\x18\t \x01(\t\x12^\n\x0f\x62lock_revisions\x18\n \x03(\x0b\x32\x45.strata.api.tool_execution.v1.ExecuteToolsRequest.BlockRevisionsEntry\x12\x16\n\x0emax_files_open\x18\x0b \x01(\x05\x12\x12\n\nmessage_id\x18\x0c \x01(\t\x12/\n\x05taint\x18\r \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\'\n\x1fper_file_view_window_char_limit\x18\x0e \x01(\x05\x12\x18\n\x10max_memory_bytes\x18\x0f \x01(\x03\x12\x18\n\x10max_search_bytes\x18\x10 \x01(\x03\x12=\n\x0bolder_lines\x18< \x01(\x0b\x32(.strata.api.tool_execution.v1.OlderLines\x12\x39\n\x05group\x18\x46 \x01(\x0b\x32*.strata.api.tool_execution.v1.CallingGroup\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"@\n\nOlderLines\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x11\n\trange_key\x18\x02 \x01(\t\x12\r\n\x05lines\x18\x03 \x03(\t\"c\n\x0c\x43\x61llingGroup\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x41\n\x07members\x18\x02 \x03(\x0b\x32\x30.strata.api.tool_execution.v1.CallingGroupMember\"4\n\x12\x43\x61llingGroupMember\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x95\x01\n\x14\x45xecuteToolsResponse\x12\x34\n\x07started\x18\x01 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12>\n\x08\x66inished\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.FinishedCallH\x00\x42\x07\n\x05\x65vent\"\xda\x01\n\x0c\x46inishedCall\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\x12\x18\n\x10\x61rchival_changed\x18\x04 \x01(\x08\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x15\n\rfiles_changed\x18\x06 \x01(\x08\"\xa8\x01\n\x1c\x45xecuteToolsWithCallsRequest\x12?\n\x07request\x18\x01 \x01(\x0b\x32,.strata.api.tool_execution.v1.NestingRequestH\x00\x12<\n\x06\x61nswer\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.NestedAnswerH\x00\x42\t\n\x07message\"\x8d\x01\n\x0eNestingRequest\x12\x42\n\x07request\x18\x01 \x01(\x0b\x32\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x12\x37\n\x05tools\x18\x02 \x03(\x0b\x32(.strata.api.tool_execution.v1.NestedTool\".\n\nNestedTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x03(\t\"\xaa\x01\n\x1d\x45xecuteToolsWithCallsResponse\x12\x46\n\x08response\x18\x01 \x01(\x0b\x32\x32.strata.api.tool_execution.v1.ExecuteToolsResponseH\x00\x12\x38\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32(.strata.api.tool_execution.v1.NestedCallH\x00\x42\x07\n\x05\x65vent\"U\n\nNestedCall\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x16\n\x0eparent_call_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"P\n\x0cNestedAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x14\n\nvalue_json\x18\x02 \x01(\tH\x00\x12\x0f\n\x05\x65rror\x18\x03 \x01(\tH\x00\x42\t\n\x07outcome2\x9e\x03\n\x10\x45xecutionService\x12z\n\x0cResolveTools\x12\x31.strata.api.tool_execution.v1.ResolveToolsRequest\x1a\x32.strata.api.tool_execution.v1.ResolveToolsResponse\"\x03\x90\x02\x01\x12w\n\x0c\x45xecuteTools\x12\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x1a\x32.strata.api.tool_execution.v1.ExecuteToolsResponse0\x01\x12\x94\x01\n\x15\x45xecuteToolsWithCalls\x12:.strata.api.tool_execution.v1.ExecuteToolsWithCallsRequest\x1a;.strata.api.tool_execution.v1.ExecuteToolsWithCallsResponse(\x01\x30\x01\x42u\n\x1cstrata.api.tool_execution.v1P\x01Z5strata.internal/api/tool_execution/v1;toolexecutionv1\xaa\x02\x1bStrata.Api.ToolExecution.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,39 +40,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTIONSERVICE'].methods_by_name['ResolveTools']._loaded_options = None
   _globals['_EXECUTIONSERVICE'].methods_by_name['ResolveTools']._serialized_options = b'\220\002\001'
   _globals['_RESOLVETOOLSREQUEST']._serialized_start=209
-  _globals['_RESOLVETOOLSREQUEST']._serialized_end=304
-  _globals['_SERVERTOOLS']._serialized_start=306
-  _globals['_SERVERTOOLS']._serialized_end=365
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=368
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=540
-  _globals['_TOOLCALL']._serialized_start=542
-  _globals['_TOOLCALL']._serialized_end=632
-  _globals['_EXECUTETOOLSREQUEST']._serialized_start=635
-  _globals['_EXECUTETOOLSREQUEST']._serialized_end=1322
-  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_start=1269
-  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_end=1322
-  _globals['_OLDERLINES']._serialized_start=1324
-  _globals['_OLDERLINES']._serialized_end=1388
-  _globals['_CALLINGGROUP']._serialized_start=1390
-  _globals['_CALLINGGROUP']._serialized_end=1489
-  _globals['_CALLINGGROUPMEMBER']._serialized_start=1491
-  _globals['_CALLINGGROUPMEMBER']._serialized_end=1543
-  _globals['_EXECUTETOOLSRESPONSE']._serialized_start=1546
-  _globals['_EXECUTETOOLSRESPONSE']._serialized_end=1695
-  _globals['_FINISHEDCALL']._serialized_start=1698
-  _globals['_FINISHEDCALL']._serialized_end=1916
-  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_start=1919
-  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_end=2087
-  _globals['_NESTINGREQUEST']._serialized_start=2090
-  _globals['_NESTINGREQUEST']._serialized_end=2231
-  _globals['_NESTEDTOOL']._serialized_start=2233
-  _globals['_NESTEDTOOL']._serialized_end=2279
-  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_start=2282
-  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_end=2452
-  _globals['_NESTEDCALL']._serialized_start=2454
-  _globals['_NESTEDCALL']._serialized_end=2539
-  _globals['_NESTEDANSWER']._serialized_start=2541
-  _globals['_NESTEDANSWER']._serialized_end=2621
-  _globals['_EXECUTIONSERVICE']._serialized_start=2624
-  _globals['_EXECUTIONSERVICE']._serialized_end=3038
+  _globals['_RESOLVETOOLSREQUEST']._serialized_end=330
+  _globals['_SERVERTOOLS']._serialized_start=332
+  _globals['_SERVERTOOLS']._serialized_end=409
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=412
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=584
+  _globals['_TOOLCALL']._serialized_start=586
+  _globals['_TOOLCALL']._serialized_end=676
+  _globals['_EXECUTETOOLSREQUEST']._serialized_start=679
+  _globals['_EXECUTETOOLSREQUEST']._serialized_end=1366
+  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_start=1313
+  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_end=1366
+  _globals['_OLDERLINES']._serialized_start=1368
+  _globals['_OLDERLINES']._serialized_end=1432
+  _globals['_CALLINGGROUP']._serialized_start=1434
+  _globals['_CALLINGGROUP']._serialized_end=1533
+  _globals['_CALLINGGROUPMEMBER']._serialized_start=1535
+  _globals['_CALLINGGROUPMEMBER']._serialized_end=1587
+  _globals['_EXECUTETOOLSRESPONSE']._serialized_start=1590
+  _globals['_EXECUTETOOLSRESPONSE']._serialized_end=1739
+  _globals['_FINISHEDCALL']._serialized_start=1742
+  _globals['_FINISHEDCALL']._serialized_end=1960
+  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_start=1963
+  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_end=2131
+  _globals['_NESTINGREQUEST']._serialized_start=2134
+  _globals['_NESTINGREQUEST']._serialized_end=2275
+  _globals['_NESTEDTOOL']._serialized_start=2277
+  _globals['_NESTEDTOOL']._serialized_end=2323
+  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_start=2326
+  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_end=2496
+  _globals['_NESTEDCALL']._serialized_start=2498
+  _globals['_NESTEDCALL']._serialized_end=2583
+  _globals['_NESTEDANSWER']._serialized_start=2585
+  _globals['_NESTEDANSWER']._serialized_end=2665
+  _globals['_EXECUTIONSERVICE']._serialized_start=2668
+  _globals['_EXECUTIONSERVICE']._serialized_end=3082
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,7 @@ class ResolveToolsRequest(_message.Message):
     IF_REVISION_FIELD_NUMBER: _builtins.int
     SKIP_MISSING_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    MAX_SCHEMA_BYTES_FIELD_NUMBER: _builtins.int
     if_revision: _builtins.str
     """The revision that the caller holds; empty to get the definitions."""
     skip_missing: _builtins.bool
@@ -39,10 +40,15 @@ class ResolveToolsRequest(_message.Message):
     """The run in which the tools are offered. Every attempt of a run gets the same tools of MCP
     servers as its first attempt. Empty returns the current tools.
     """
+    max_schema_bytes: _builtins.int
+    """Maximum UTF-8 bytes of names, descriptions and parameters of all tools together. Tools of whole
+    servers that do not fit are left out; tools named individually never are. 0 means no limit.
+    """
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names, as in the agent's list. "files__*" means all usable tools of the MCP server "files", by
-        name, at most 128 tools together with the single ones.
+        name. At most 128 tools together with the single ones, and at most max_schema_bytes; the tools
+        that were registered last are left out.
         """
 
     def __init__(
@@ -52,10 +58,11 @@ class ResolveToolsRequest(_message.Message):
         if_revision: _builtins.str = ...,
         skip_missing: _builtins.bool = ...,
         run_id: _builtins.str = ...,
+        max_schema_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["if_revision", b"if_revision", "names", b"names", "run_id", b"run_id", "skip_missing", b"skip_missing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["if_revision", b"if_revision", "max_schema_bytes", b"max_schema_bytes", "names", b"names", "run_id", b"run_id", "skip_missing", b"skip_missing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -70,22 +77,28 @@ class ServerTools(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name."""
     tools: _builtins.int
     """Number of its tools, without those that are also named individually."""
     problem: _builtins.str
     """Why tools are missing; empty if none are missing."""
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the usable tools that are left out because there is no space for them."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         tools: _builtins.int = ...,
         problem: _builtins.str = ...,
+        left_out: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "problem", b"problem", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left_out", b"left_out", "name", b"name", "problem", b"problem", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
