@@ -141,6 +141,12 @@ def serve(request: dict[str, Any]) -> None:
         }
     elif method == "tools/list":
         result = {"tools": listed_tools()}
+    elif method == "tools/call" and parameters["name"] == "raw":
+        line = str(parameters["arguments"]["line"]).replace("ID", json.dumps(key))
+        with _writing:
+            sys.stdout.write(line.replace("DIGITS", "9" * 6000) + "\n")
+            sys.stdout.flush()
+        return
     elif method == "tools/call":
         result = call(parameters["name"], parameters.get("arguments") or {})
     elif method == "ping":

@@ -217,6 +217,73 @@ async def test_a_message_of_a_program_is_bounded(sessions: Sessions) -> None:
     assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
 
 
+UNREADABLE = {
+    '{"jsonrpc": "2.0", "id": ID, "result": {"sum": DIGITS}}': "number out of range",
+    '[{"jsonrpc": "2.0", "id": ID, "result": {}}]': "batch",
+    '{"jsonrpc": "2.0", "id": ID, "result": {"sum": 1}': "Invalid JSON",
+    '{"jsonrpc": "2.0", "id": ID, "result": [1]}': "not a valid JSON-RPC response",
+    '{"jsonrpc": "2.0", "id": null, "error": {"code": -1, "message": "no"}}': "without an id: no",
+}
+
+
+@pytest.mark.parametrize("line", UNREADABLE)
+async def test_a_call_whose_answer_cannot_be_read_fails_at_once(
+    sessions: Sessions, line: str
+) -> None:
+    server = sessions.program("odd", tool("raw"), tool("echo"))
+    with pytest.raises(ToolError, match=UNREADABLE[line]):
+        async with asyncio.timeout(10):
+            await sessions.run(server, "raw", line=line)
+    assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
+
+
+async def test_an_unreadable_answer_fails_only_the_call_that_it_names(sessions: Sessions) -> None:
+    server = sessions.program("odd", tool("raw"), tool("echo"), tool("hang"))
+    hanging = asyncio.create_task(sessions.run(server, "hang"))
+    await asyncio.sleep(0.2)
+    log_line = '{"level": "info", "id": 1, "text": "not a message"}'
+    [broken, batch] = ['{"jsonrpc": "2.0", "id": ID', '[{"jsonrpc": "2.0", "id": ID, "result": 1}]']
+    for line in (log_line, broken):
+        # Which call it answers is not known.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await sessions.run(server, "raw", line=line)
+    with pytest.raises(ToolError, match="batch"):
+        async with asyncio.timeout(10):
+            await sessions.run(server, "raw", line=batch)
+    assert not hanging.done()
+    hanging.cancel()
+    await asyncio.gather(hanging, return_exceptions=True)
+
+
+async def test_an_unreadable_answer_over_sse_fails_at_once(sessions: Sessions) -> None:
+    events: asyncio.Queue[str] = asyncio.Queue()
+
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        headers = [(b"content-type", b"text/event-stream")]
+        if scope["method"] == "GET":
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            body = b"event: endpoint\ndata: /messages\n\n"
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            body = f"event: message\ndata: {await events.get()}\n\n".encode()
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await receive()
+            await receive()
+            return
+        request = json.loads((await receive())["body"])
+        events.put_nowait(f'[{{"jsonrpc": "2.0", "id": {request["id"]}, "result": {{}}}}]')
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving_http(broken) as root:
+        sessions.kept.servers["far"] = McpServer("far", "far", Transport.SSE, url=f"{root}/sse")
+        with pytest.raises(ConnectError, match="batch"):
+            async with asyncio.timeout(10):
+                await sessions.manager.refresh("far")
+
+
 def owner_and_mode(path: str) -> tuple[int, int]:
     status = Path(path).stat()
     return status.st_uid, status.st_mode & 0o777

@@ -20,10 +20,17 @@ import mcp_types as types
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
 from strata.tool_execution.domain.mcp import MAX_ERROR
 from strata.tool_execution.mcp.errors import ConnectError, LostError, RefusedError
 from strata.tool_execution.mcp.streams import Opener, status_text
+from strata.tool_execution.mcp.unreadable import (
+    UnreadableAnswer,
+    unreadable_answer,
+    without_id,
+)
 
 MOST_TOOLS = 500
 _MOST_PAGES = 50
@@ -61,6 +68,8 @@ class McpConnection:
         self._ending = asyncio.Event()
         self._ended = asyncio.Event()
         self._requests: set[asyncio.Task[dict[str, Any]]] = set()
+        # One for each request that waits: what was wrong with its answer.
+        self._unreadable: set[asyncio.Future[str]] = set()
         self._error = ""
         self._status: Callable[[], int] = int
         self._server_ended: Callable[[], bool] = bool
@@ -179,8 +188,15 @@ class McpConnection:
         self._requests.add(request)
         request.add_done_callback(self._forget)
         self.in_flight += 1
+        unreadable: asyncio.Future[str] = loop.create_future()
+        self._unreadable.add(unreadable)
         try:
-            done, _ = await asyncio.wait([request], timeout=seconds)
+            waiting: list[asyncio.Future[Any]] = [request, unreadable]
+            done, _ = await asyncio.wait(
+                waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if unreadable in done and request not in done:
+                raise LostError(unreadable.result()[:MAX_ERROR])
             if not done:
                 self.suspect = True
                 raise LostError(f"there was no answer within {seconds:.3g} seconds")
@@ -190,6 +206,7 @@ class McpConnection:
         finally:
             # Not awaited: it may hang in the server's pipe.
             request.cancel()
+            self._unreadable.discard(unreadable)
             self.in_flight -= 1
             self.last_used = loop.time()
 
@@ -261,14 +278,18 @@ class McpConnection:
 
     @contextlib.asynccontextmanager
     async def _watched(self, source: Any) -> AsyncIterator[Any]:
-        """Yields a stream with the same messages, and detects its end also between requests."""
+        """Yields a stream of the messages, and detects its end also between requests.
+
+        Answers that are not valid are replaced by errors, since the SDK would drop them.
+        """
         sink, incoming = anyio.create_memory_object_stream[Any](0)
 
         async def forward() -> None:
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 async with sink:
                     async for item in source:
-                        await sink.send(item)
+                        for message in self._readable(item):
+                            await sink.send(message)
             self._ended.set()
 
         task = asyncio.create_task(forward())
@@ -279,6 +300,35 @@ class McpConnection:
             await asyncio.gather(task, return_exceptions=True)
             sink.close()
             incoming.close()
+
+    def _readable(self, item: Any) -> Sequence[SessionMessage]:
+        """Returns the messages of an item of a stream: one, or the errors that replace it."""
+        match item:
+            case SessionMessage():
+                unreadable = without_id(item.message)
+                if unreadable is None:
+                    return [item]
+            case ValidationError():
+                unreadable = unreadable_answer(item)
+            case UnreadableAnswer():
+                unreadable = item
+            case _:
+                unreadable = None
+        if unreadable is None:
+            return []
+        if not unreadable.ids:
+            self._fail_only_request(unreadable.text)
+        return unreadable.messages()
+
+    def _fail_only_request(self, text: str) -> None:
+        """Fails the request that waits, if it is the only one; it cannot be chosen from several."""
+        if not self._ready.done():
+            self._ready.set_exception(ConnectError(text[:MAX_ERROR]))
+            self._ready.exception()
+        elif len(self._unreadable) == 1:
+            [waiting] = self._unreadable
+            if not waiting.done():
+                waiting.set_result(text)
 
     async def _first_of(self, *events: asyncio.Event) -> None:
         tasks = [asyncio.create_task(event.wait()) for event in events]

@@ -22,12 +22,11 @@ from typing import Any
 
 import anyio
 from mcp.client.stdio import get_default_environment
-from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 
 from strata.shared.json_text import replace_lone_surrogates
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.program_user import ProgramUser
+from strata.tool_execution.mcp.unreadable import read_message
 
 _CHUNK = 64 * 1024
 _MAX_ERROR_OUTPUT = 2_000
@@ -124,7 +123,9 @@ class Program:
                         self.too_long = True
                         return
                     for line in lines:
-                        message = _message(bytes(line))
+                        # Bytes and escapes that are not text are replaced.
+                        text = replace_lone_surrogates(line.decode("utf-8", "replace").encode())
+                        message = read_message(text) if text.strip() else None
                         if message is None:
                             continue
                         try:
@@ -303,17 +304,3 @@ def _runs(pid: int) -> bool:
     except ChildProcessError:
         # The event loop has collected its exit status already.
         return False
-
-
-def _message(line: bytes) -> SessionMessage | None:
-    """Parses the message in a line; None for other output, which many programs print.
-
-    Bytes and escapes that are not text are replaced, since the call would wait for its answer.
-    """
-    if not line.strip():
-        return None
-    try:
-        text = replace_lone_surrogates(line.decode("utf-8", "replace").encode())
-        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
-    except ValueError:
-        return None
