@@ -365,6 +365,37 @@ async def test_due_schedules_are_started_for_the_projects_in_turn(
     assert processed[7:] == ["project-b-1"], "it is tried once in a pass"
 
 
+async def test_a_schedule_whose_time_zone_is_unknown_is_disabled(
+    gateways: Gateways,
+) -> None:
+    """Another machine, with another version of tzdata, may serve the database."""
+    store = store_of(gateways)
+    zoned, other = [
+        await store.create(PROJECT, new_schedule(name=name, timing=EVERY_FIVE_MINUTES))
+        for name in ("zoned", "other")
+    ]
+    for schedule in (zoned, other):
+        await set_back(gateways, schedule, 30)
+    connection = await asyncpg.connect(gateways.urls.admin_url)
+    await connection.execute(
+        "UPDATE gateway.schedules SET time_zone = 'Mars/Olympus' WHERE id = $1", zoned.id
+    )
+    await connection.close()
+    assert await ScheduleRunner(store, lambda: None).start_due() == 1
+    disabled = await store.get(PROJECT, zoned.id)
+    assert (disabled.state, disabled.state_reason) == (ScheduleState.DISABLED, "TIME_ZONE_UNKNOWN")
+    assert disabled.next_time is None
+    assert (await store.get(PROJECT, other.id)).last_run_id
+    with pytest.raises(FailedPreconditionError) as raised:
+        await store.resume(PROJECT, zoned.id, zoned.plan.principal)
+    assert raised.value.reason is Reason.TIME_ZONE_UNKNOWN
+    assert "Mars/Olympus" in raised.value.message
+    known = Timing("*/5 * * * *", "Europe/Berlin")
+    await store.update(PROJECT, zoned.id, name="zoned", plan=zoned.plan, timing=known)
+    resumed = await store.resume(PROJECT, zoned.id, zoned.plan.principal)
+    assert (resumed.state, resumed.state_reason) == (ScheduleState.ACTIVE, "")
+
+
 async def test_a_schedule_for_one_time_is_finished_after_it(gateways: Gateways) -> None:
     store = store_of(gateways)
     start = datetime.now(UTC) + timedelta(hours=1)

@@ -185,7 +185,8 @@ class ScheduleStore(Protocol):
         """Resumes a paused or disabled schedule, which then acts for `principal`.
 
         Raises:
-            FailedPreconditionError: It has no further tick (``SCHEDULE_FINISHED``).
+            FailedPreconditionError: It has no further tick (``SCHEDULE_FINISHED``), or its time
+                zone is unknown (``TIME_ZONE_UNKNOWN``).
         """
         ...
 

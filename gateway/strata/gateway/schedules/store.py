@@ -300,6 +300,14 @@ class PostgresScheduleStore:
             locked = await self._lock(connection, project_id, schedule_id)
             if locked.state is ScheduleState.ACTIVE:
                 return locked
+            if not locked.timing.has_known_zone:
+                zone = locked.timing.time_zone
+                raise FailedPreconditionError(
+                    f"The time zone {zone} of the schedule {schedule_id} is unknown to this server."
+                    " Change the time zone first.",
+                    reason=Reason.TIME_ZONE_UNKNOWN,
+                    metadata={"id": schedule_id, "time_zone": zone},
+                )
             now = (await connection.execute(_NOW)).scalar_one()
             # A single time that has passed meanwhile is due now.
             following = locked.timing.start_time or locked.timing.next_after(now)
@@ -404,6 +412,15 @@ class PostgresScheduleStore:
                     schedule,
                     ScheduleState.DISABLED,
                     reason=last["error_reason"],
+                )
+                return None
+            if not schedule.timing.has_known_zone:
+                await self._set_state(
+                    connection,
+                    project_id,
+                    schedule,
+                    ScheduleState.DISABLED,
+                    reason=Reason.TIME_ZONE_UNKNOWN.value,
                 )
                 return None
             due = schedule.timing.due(schedule.next_time, now, MAX_MISSED + 1)

@@ -54,6 +54,11 @@ class Timing:
     time_zone: str = "UTC"
     start_time: datetime | None = None
 
+    @property
+    def has_known_zone(self) -> bool:
+        """Whether the tz database of this machine has the zone; it may differ between machines."""
+        return not self.cron or is_time_zone(self.time_zone)
+
     def check(self, now: datetime, *, min_interval: timedelta) -> datetime:
         """Returns the first tick after `now`.
 

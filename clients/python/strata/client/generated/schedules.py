@@ -193,7 +193,7 @@ class ScheduleCalls(schedule_service_pb2_grpc.ScheduleServiceStub):
 
         A schedule for one time that has passed meanwhile runs immediately. NOT_FOUND
         (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), FAILED_PRECONDITION
-        (SCHEDULE_FINISHED).
+        (SCHEDULE_FINISHED, TIME_ZONE_UNKNOWN).
 
         Args:
             schedule_id: The schedule.

@@ -214,6 +214,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun still
     returns its outcome.
     """
+    ERROR_REASON_TIME_ZONE_UNKNOWN: _ErrorReason.ValueType  # 146
+    """FAILED_PRECONDITION: the time zone of the schedule is unknown to this server, whose tz database
+    is another one than when the schedule was created. Metadata: "id", "time_zone". Change the time
+    zone, then resume the schedule.
+    """
     ERROR_REASON_RUN_NOT_RECORDABLE: _ErrorReason.ValueType  # 150
     """FAILED_PRECONDITION: the run cannot be recorded: it has not ended, is that of a group, or its
     inputs are no longer stored.
@@ -420,6 +425,11 @@ ERROR_REASON_SECRETS_NOT_CONFIGURED: ErrorReason.ValueType  # 144
 ERROR_REASON_RUN_EVENTS_DELETED: ErrorReason.ValueType  # 145
 """NOT_FOUND: the run ended so long ago that its events were deleted. Metadata: "id". GetRun still
 returns its outcome.
+"""
+ERROR_REASON_TIME_ZONE_UNKNOWN: ErrorReason.ValueType  # 146
+"""FAILED_PRECONDITION: the time zone of the schedule is unknown to this server, whose tz database
+is another one than when the schedule was created. Metadata: "id", "time_zone". Change the time
+zone, then resume the schedule.
 """
 ERROR_REASON_RUN_NOT_RECORDABLE: ErrorReason.ValueType  # 150
 """FAILED_PRECONDITION: the run cannot be recorded: it has not ended, is that of a group, or its

@@ -142,7 +142,7 @@ class ScheduleServiceServicer:
     def ResumeSchedule(self, request, context):
         """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that has
         passed meanwhile runs immediately. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
+        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED, TIME_ZONE_UNKNOWN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ class ScheduleServiceStub:
     ResumeSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.ResumeScheduleRequest, _schedule_service_pb2.ResumeScheduleResponse]
     """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that has
     passed meanwhile runs immediately. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
-    CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
+    CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED, TIME_ZONE_UNKNOWN).
     """
     DeleteSchedule: _aio.UnaryUnaryMultiCallable[_schedule_service_pb2.DeleteScheduleRequest, _schedule_service_pb2.DeleteScheduleResponse]
     """Deletes a schedule and the record of its ticks; its runs stay. NOT_FOUND
@@ -121,7 +121,7 @@ class ScheduleServiceServicer:
     ) -> _abc.Awaitable[_schedule_service_pb2.ResumeScheduleResponse]:
         """Resumes a paused or disabled schedule from the next tick on. A schedule for one time that has
         passed meanwhile runs immediately. NOT_FOUND (SCHEDULE_NOT_FOUND, AGENT_NOT_FOUND,
-        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED).
+        CONVERSATION_NOT_FOUND), FAILED_PRECONDITION (SCHEDULE_FINISHED, TIME_ZONE_UNKNOWN).
         """
 
     def DeleteSchedule(
