@@ -464,6 +464,21 @@ async def test_agent_is_found_by_id_or_name_and_not_by_both_or_neither(
         await services.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
 
 
+async def test_updates_cannot_exceed_the_number_of_metadata_pairs(services: InnerServices) -> None:
+    made = await create(services, name="Bo", metadata={f"a{number}": "1" for number in range(64)})
+
+    async def update(**metadata: str) -> pb.Agent:
+        request = pb.UpdateAgentRequest(agent_id=made.agent.id, metadata=metadata)
+        return (await services.agents.UpdateAgent(request)).agent
+
+    with pytest.raises(InvalidArgumentError) as raised:
+        await update(b="2")
+    assert [violation.field for violation in raised.value.violations] == ["metadata"]
+    replaced = await update(a0="", b="2")
+    assert len(replaced.metadata) == 64
+    assert replaced.metadata["b"] == "2"
+
+
 async def test_an_update_changes_only_the_set_fields_and_only_once(services: InnerServices) -> None:
     made = await create(services, name="Bo", description="old", metadata={"a": "1", "b": "2"})
     request = pb.UpdateAgentRequest(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from strata.protocol.errors import FieldViolation, invalid_fields
 from strata.shared.local_time import is_time_zone
+from strata.shared.metadata_pairs import MAX_METADATA_PAIRS
 from strata.shared.names import MAX_AGENT_NAME_CHARS, name_problems
 from strata.shared.tool_catalogue import GROUP_TOOLS, MAX_AGENT_TOOLS
 
@@ -14,7 +15,6 @@ MAX_NAME = MAX_AGENT_NAME_CHARS
 MAX_DESCRIPTION = 10_000
 MAX_SYSTEM = 200_000
 MAX_TAGS = 64
-MAX_PAIRS = 64
 MAX_VALUE = 4_000
 # The name of a tool, or of an MCP server for all its tools: "files__*".
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,63}(?:__\*)?")
@@ -100,8 +100,10 @@ def pair_violations(field: str, pairs: Mapping[str, str]) -> list[FieldViolation
             *text_violations(f"{field}[{key[:40]!r}]", value, MAX_VALUE),
         )
     ]
-    if len(pairs) > MAX_PAIRS:
-        violations.append(FieldViolation(field, f"has {len(pairs)} pairs, at most {MAX_PAIRS}"))
+    if len(pairs) > MAX_METADATA_PAIRS:
+        violations.append(
+            FieldViolation(field, f"has {len(pairs)} pairs, at most {MAX_METADATA_PAIRS}")
+        )
     return violations
 
 

@@ -13,7 +13,6 @@ from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
     LABEL_RULE,
     MAX_LIMIT,
-    MAX_METADATA_PAIRS,
     Block,
     EditorKind,
     NewBlock,
@@ -52,6 +51,7 @@ from strata.shared.context import require_caller
 from strata.shared.convert.enums import EnumTable
 from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.idempotency.keys import RequestKey, check_request_id, digest_of
+from strata.shared.metadata_pairs import MAX_METADATA_PAIRS
 
 MAX_DESCRIPTION_CHARS = 5_000
 MAX_REASON_CHARS = 2_000

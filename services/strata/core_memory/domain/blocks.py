@@ -9,13 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
-from strata.protocol.errors import (
-    AbortedError,
-    FailedPreconditionError,
-    NotFoundError,
-    Reason,
-    invalid_field,
-)
+from strata.protocol.errors import AbortedError, FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 DEFAULT_LIMIT = 20_000
@@ -23,9 +17,6 @@ DEFAULT_LIMIT = 20_000
 
 MAX_LIMIT = 1_000_000
 """Highest limit of a block, in characters: one block must fit into one gRPC message."""
-
-MAX_METADATA_PAIRS = 64
-"""Maximum number of metadata pairs of a block."""
 
 DELETE = "delete"
 """The operation of the version that deletes a block; no other version has it."""
@@ -269,21 +260,6 @@ def check_limit(label: str, value: str, limit: int) -> None:
             "longer needed.",
             reason=Reason.BLOCK_LIMIT_EXCEEDED,
             metadata={"label": label, "limit": limit, "length": len(value)},
-        )
-
-
-def check_metadata(before: Block, after: Block) -> None:
-    """Raises if a change adds metadata to a block that then has too many pairs.
-
-    Raises:
-        InvalidArgumentError: It has too many.
-    """
-    count = len(after.metadata)
-    if count > MAX_METADATA_PAIRS and count > len(before.metadata):
-        raise invalid_field(
-            "metadata",
-            f"would have {count} pairs with those that the block has, at most"
-            f" {MAX_METADATA_PAIRS} are allowed; remove a pair by setting it to an empty value",
         )
 
 

@@ -16,7 +16,6 @@ from strata.core_memory.domain.blocks import (
     agent_not_found,
     block_not_found,
     check_limit,
-    check_metadata,
     check_revision,
     deleted_block,
     made_block,
@@ -47,6 +46,7 @@ from strata.core_memory.domain.text_edits.messages import label_taken, unknown_l
 from strata.core_memory.domain.versions.reverts import revert
 from strata.shared.clock import Clock
 from strata.shared.idempotency.keys import RequestKey
+from strata.shared.metadata_pairs import merge_metadata
 
 ResultT = TypeVar("ResultT")
 
@@ -155,7 +155,6 @@ class CoreMemory:
             if _clears_taint(block, changed, command, merged=merged):
                 changed = replace(changed, taint=())
             check_limit(changed.label, changed.value, changed.limit)
-            check_metadata(block, changed)
             if changed == block:
                 updated = Updated(block)
                 await unit.finish(receipt.encode(updated))
@@ -395,7 +394,6 @@ def _clears_taint(block: Block, changed: Block, command: UpdateBlock, *, merged:
 
 
 def _changed(block: Block, command: UpdateBlock) -> Block:
-    metadata = {**block.metadata, **(command.metadata or {})}
     return replace(
         block,
         label=block.label if command.label is None else command.label,
@@ -403,5 +401,5 @@ def _changed(block: Block, command: UpdateBlock) -> Block:
         description=block.description if command.description is None else command.description,
         limit=block.limit if command.limit is None else command.limit,
         read_only=block.read_only if command.read_only is None else command.read_only,
-        metadata={key: value for key, value in metadata.items() if value},
+        metadata=merge_metadata(block.metadata, command.metadata or {}),
     )

@@ -15,6 +15,7 @@ from strata.agent_loop.domain.model.keys import SealedKey
 from strata.protocol.errors import AbortedError, AlreadyExistsError
 from strata.shared.agent_types import AgentType
 from strata.shared.ids import default_conversation_id
+from strata.shared.metadata_pairs import merge_metadata
 
 DEFAULT_TIMEZONE = "UTC"
 # With a larger share, such as 0.5, an agent loses more context than necessary.
@@ -329,11 +330,14 @@ def merge_tools(base: Sequence[str], extra: Sequence[str]) -> tuple[str, ...]:
 
 
 def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
-    """Returns the changed agent; its revision rises by one."""
+    """Returns the changed agent; its revision rises by one.
+
+    Raises:
+        InvalidArgumentError: The change adds metadata, and the agent would have too many pairs.
+    """
     changes = {name: getattr(patch, name) for name in _PATCHED if getattr(patch, name) is not None}
-    metadata = {**agent.metadata, **patch.metadata}
-    nonempty = {key: value for key, value in metadata.items() if value}
-    return replace(agent, **changes, metadata=nonempty, revision=agent.revision + 1)
+    metadata = merge_metadata(agent.metadata, patch.metadata)
+    return replace(agent, **changes, metadata=metadata, revision=agent.revision + 1)
 
 
 def changes_prompt(patch: AgentPatch) -> bool:
