@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -159,7 +160,10 @@ async def test_an_expired_text_is_not_a_duplicate(stores: Stores) -> None:
 async def test_passages_older_than_the_time_to_live_are_refused(stores: Stores) -> None:
     _, _, young = await aged(stores)
     await live(stores, young, HOUR)
-    new = [new_passage("fine", created=ago(30)), new_passage("too old", created=ago(61))]
+    new = [
+        replace(new_passage(text, created=ago(seconds)), field=f"passages[{index}]")
+        for index, (text, seconds) in enumerate((("fine", 30), ("too old", 61)))
+    ]
     with pytest.raises(InvalidArgumentError) as caught:
         await stores.passages.insert(ArchiveRef(archive_id=young.archive_id), new, archive("-"))
     assert [violation.field for violation in caught.value.violations] == ["passages[1].create_time"]

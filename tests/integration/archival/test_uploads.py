@@ -9,6 +9,7 @@ import pytest
 
 from integration.archival.archival_calls import count, made, upload
 from integration.archival.conftest import Client
+from passage_uploads import upload_passages
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.protocol.errors import (
     AlreadyExistsError,
@@ -122,3 +123,22 @@ async def test_an_upload_to_a_missing_archive_stores_nothing(client: Client) -> 
         await upload(client, new_id("archive"), ["a"], request_id=request)
     archive = await made(client)
     assert counts(await upload(client, archive, ["a"], request_id=request))[-1] == (1, 1, 0)
+
+
+async def test_violations_name_the_passage_of_the_message(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+
+    async def fields(*messages: list[pb.NewPassage]) -> list[str]:
+        with pytest.raises(InvalidArgumentError) as caught:
+            await upload_passages(
+                client.passages, *messages, archive_id=archive, request_id=request
+            )
+        return [violation.field for violation in caught.value.violations]
+
+    durable, blank = pb.NewPassage(text="a"), pb.NewPassage(text=" ")
+    of_other_model = pb.NewPassage(text="v", embedding=[1.0], embedding_model="other")
+    assert await fields([blank]) == ["passages[0].text"]
+    assert await fields([of_other_model]) == ["passages[0].embedding_model"]
+    assert await fields([durable], [blank]) == ["passages[0].text"]
+    assert await fields([durable, blank]) == ["passages[1].text"]
+    assert await fields([durable, of_other_model]) == ["passages[1].embedding_model"]

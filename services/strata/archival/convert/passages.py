@@ -78,13 +78,12 @@ class PassageReader:
         return NewText(text, tokens, signature_of(text))
 
     def passages(
-        self, wires: Iterable[pb.NewPassage], field: str, now: datetime, principal: str
+        self, wires: Mapping[str, pb.NewPassage], now: datetime, principal: str
     ) -> list[NewPassage]:
         """Returns passages to store; CPU-bound, so call it in a thread for many passages.
 
         Args:
-            wires: The passages as protos.
-            field: The name of their field in the request.
+            wires: The passages as protos, by their paths in the request.
             now: The time of storing.
             principal: The principal of the request.
 
@@ -93,15 +92,13 @@ class PassageReader:
                 are wrong.
             FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
         """
-        wires = list(wires)
         checks = Checks()
-        for index, wire in enumerate(wires):
-            path = f"{field}[{index}]" if len(wires) > 1 else field
+        for path, wire in wires.items():
             _check_passage(checks, path, wire)
         checks.done()
-        return [self._passage(wire, now, principal) for wire in wires]
+        return [self._passage(path, wire, now, principal) for path, wire in wires.items()]
 
-    def _passage(self, wire: pb.NewPassage, now: datetime, principal: str) -> NewPassage:
+    def _passage(self, path: str, wire: pb.NewPassage, now: datetime, principal: str) -> NewPassage:
         dated = wire.HasField("create_time")
         return NewPassage(
             id=new_id("passage"),
@@ -113,6 +110,7 @@ class PassageReader:
             origin=_to_origin(wire.origin),
             principal=principal,
             vector=_to_vector(wire),
+            field=path,
         )
 
 

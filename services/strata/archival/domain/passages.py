@@ -117,6 +117,7 @@ class NewPassage:
         store_time: When it is stored.
         principal: The principal that stores it.
         vector: Used instead of embedding the text.
+        field: Its path in the request, for errors.
     """
 
     id: str
@@ -128,6 +129,7 @@ class NewPassage:
     origin: Origin = field(default_factory=Origin)
     principal: str = ""
     vector: SuppliedVector | None = None
+    field: str = "passage"
 
     @property
     def content_hash(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -70,7 +70,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         """Stores one passage."""
         archive_ref = convert.to_place(request.archive_id, request.agent_id)
         key = convert.to_request(request)
-        passages = await self._to_passages([request.passage], "passage")
+        passages = await self._to_passages({"passage": request.passage})
         (inserted,) = await self._passages.insert(
             archive_ref, passages, self._template(archive_ref), key
         )
@@ -199,10 +199,10 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
             tags=[pb.TagCount(tag=tag, count=count) for tag, count in tags.items()]
         )
 
-    async def _to_passages(self, wires: Sequence[pb.NewPassage], field: str) -> list[NewPassage]:
+    async def _to_passages(self, wires: Mapping[str, pb.NewPassage]) -> list[NewPassage]:
         # In a thread, since counting the tokens of a batch would block the event loop.
         return await asyncio.to_thread(
-            self._reader.passages, wires, field, self._clock.now(), require_caller().principal
+            self._reader.passages, wires, self._clock.now(), require_caller().principal
         )
 
     def _template(self, archive_ref: ArchiveRef) -> Archive:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import reduce
 from hashlib import sha256
 
@@ -28,7 +28,7 @@ class PassageUpload:
 
     Args:
         store: Stores the passages.
-        read: Validates passages and counts their tokens.
+        read: Validates passages, by their paths in the request, and counts their tokens.
         template: Makes the archive of an agent that has no archive of its own.
         wake: Wakes the indexer after a commit.
     """
@@ -36,7 +36,7 @@ class PassageUpload:
     def __init__(
         self,
         store: PassageStore,
-        read: Callable[[Sequence[pb.NewPassage], str], Awaitable[list[NewPassage]]],
+        read: Callable[[Mapping[str, pb.NewPassage]], Awaitable[list[NewPassage]]],
         template: Callable[[ArchiveRef], Archive],
         wake: Callable[[], None],
     ) -> None:
@@ -90,7 +90,8 @@ class PassageUpload:
             return
         durable = self._state.received
         if not 0 <= count <= durable - self._position:
-            problem = f"must not exceed the {durable} passages that are durable"
+            following = durable - self._position
+            problem = f"must be from 0 to {following}, the number of durable passages that follow"
             raise invalid_field("skip_count", problem)
         self._position += count
         self._digest = self._state.digest if self._position == durable else ""
@@ -113,7 +114,10 @@ class PassageUpload:
         while fresh:
             if self._state.complete:
                 raise request_id_reused(self._request.id)
-            new_passages = await self._convert(fresh, "passages")
+            first = len(passages) - len(fresh)
+            new_passages = await self._convert(
+                {f"passages[{first + index}]": passage for index, passage in enumerate(fresh)}
+            )
             digest = reduce(_digest_with, fresh, self._digest)
             self._state = await self._store.upload(
                 archive_ref,

@@ -249,22 +249,21 @@ def _check_passages(archive: Row[Any], passages: Sequence[NewPassage]) -> None:
         InvalidArgumentError: A vector is of another model, or a passage has expired already.
     """
     violations = []
-    for index, item in enumerate(passages):
-        path = f"passages[{index}]" if len(passages) > 1 else "passage"
+    for item in passages:
         age = (archive.now - item.create_time).total_seconds()
         if archive.time_to_live and age >= archive.time_to_live:
             problem = (
                 f"is older than the {archive.time_to_live} seconds that the archive keeps passages"
             )
-            violations.append(FieldViolation(f"{path}.create_time", problem))
+            violations.append(FieldViolation(f"{item.field}.create_time", problem))
         if item.vector is None:
             continue
         if item.vector.model != archive.model:
             problem = f"must be {archive.model!r}, the model of the archive"
-            violations.append(FieldViolation(f"{path}.embedding_model", problem))
+            violations.append(FieldViolation(f"{item.field}.embedding_model", problem))
         elif item.vector.dim != archive.dim:
             problem = f"must have {archive.dim} numbers, the dimension of the archive"
-            violations.append(FieldViolation(f"{path}.embedding", problem))
+            violations.append(FieldViolation(f"{item.field}.embedding", problem))
     if violations:
         raise InvalidArgumentError(
             "The archive cannot hold these passages.", violations=violations[:_MOST_VIOLATIONS]
