@@ -35,11 +35,18 @@ def test_an_invalid_time_to_live_is_refused(seconds: int) -> None:
     [
         ("reason", pb.UpdatePassageRequest(reason="x" * 3000)),
         ("reason", pb.UpdatePassageRequest(reason="a\0")),
-        ("metadata", pb.UpdatePassageRequest(metadata={"": "x"})),
-        ("metadata", pb.UpdatePassageRequest(metadata={"k": "a\0"})),
-        ("metadata", pb.UpdatePassageRequest(metadata={"k": "x" * 20_000})),
-        ("metadata", pb.UpdatePassageRequest(metadata={str(n): "" for n in range(65)})),
+        ("metadata", pb.UpdatePassageRequest(metadata={"": "x"}, set_metadata=True)),
+        ("metadata", pb.UpdatePassageRequest(metadata={"k": "a\0"}, set_metadata=True)),
+        ("metadata", pb.UpdatePassageRequest(metadata={"k": "x" * 20_000}, set_metadata=True)),
+        (
+            "metadata",
+            pb.UpdatePassageRequest(metadata={str(n): "" for n in range(65)}, set_metadata=True),
+        ),
         ("text", pb.UpdatePassageRequest(text=" ")),
+        # Without the flag they would be ignored.
+        ("set_tags", pb.UpdatePassageRequest(text="new", tags=["boat"])),
+        ("set_metadata", pb.UpdatePassageRequest(metadata={"k": "v"})),
+        ("expected_revision", pb.UpdatePassageRequest(text="new", expected_revision=-1)),
     ],
 )
 def test_a_wrong_change_is_refused_by_its_field(

@@ -170,6 +170,16 @@ def check_change(request: pb.UpdatePassageRequest) -> None:
     checks.id(request.passage_id, "passage", "passage_id")
     check_new_tags(checks, request.tags, "tags")
     _check_metadata(checks, request.metadata, "metadata")
+    # Otherwise a caller that forgets the flag believes that they were stored.
+    checks.unless(
+        request.set_tags or not request.tags, "set_tags", "must be true if there are tags"
+    )
+    checks.unless(
+        request.set_metadata or not request.metadata,
+        "set_metadata",
+        "must be true if there is metadata",
+    )
+    checks.not_negative(request.expected_revision, "expected_revision")
     _check_author(checks, request.origin, request.reason)
     if request.HasField("text"):
         check_text(checks, request.text, "text")
@@ -186,6 +196,7 @@ def to_restoration(request: pb.RestorePassageRequest) -> PassageChange:
     checks.id(request.passage_id, "passage", "passage_id")
     _check_author(checks, request.origin, request.reason)
     checks.not_negative(request.revision, "revision")
+    checks.not_negative(request.expected_revision, "expected_revision")
     checks.done()
     author = _to_author(request.origin, request.reason)
     return PassageChange(author, to_request(request), request.expected_revision)

@@ -122,9 +122,9 @@ class PassageCalls(PassageUploads):
         Args:
             passage_id: The passage.
             text: New text.
-            tags: New tags, when set_tags is true.
+            tags: New tags; set_tags must be true.
             expected_revision: Fail if the passage is not at this revision; 0 means any.
-            metadata: New metadata, when set_metadata is true.
+            metadata: New metadata; set_metadata must be true.
             origin: Where the change comes from; kept in the version.
             reason: Why, in words; kept in the version.
             request_id: Idempotency key: a repeated id returns the first response.

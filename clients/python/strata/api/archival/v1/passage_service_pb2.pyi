@@ -687,11 +687,11 @@ class UpdatePassageRequest(_message.Message):
     """Why, in words; kept in the version."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """New tags, when set_tags is true."""
+        """New tags; set_tags must be true."""
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """New metadata, when set_metadata is true."""
+        """New metadata; set_metadata must be true."""
 
     @_builtins.property
     def origin(self) -> Global___PassageOrigin:
