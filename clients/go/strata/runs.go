@@ -163,6 +163,8 @@ type follower struct {
 	resumed  gatewayv1.StreamRunRequest                 // Options for the events of a resumed stream.
 	runID    string                                     // Empty until it is known.
 	sequence int64                                      // Of the last stored event that arrived.
+
+	hasAllEvents bool // The run ended with the last event that arrived, or before it was resumed.
 }
 
 func (client *Client) sending(request *gatewayv1.SendMessageRequest) *follower {
@@ -205,6 +207,9 @@ func (follower *follower) events(
 					return
 				}
 			}
+			if follower.hasAllEvents {
+				return
+			}
 			failure := FailureOf(failed)
 			if ctx.Err() != nil {
 				failed = ctx.Err()
@@ -233,6 +238,7 @@ func (follower *follower) attempt(ctx context.Context) iter.Seq2[*commonv1.RunEv
 	return func(yield func(*commonv1.RunEvent, error) bool) {
 		ctx, leave := context.WithCancel(ctx)
 		defer leave()
+		isResumed, isEmpty := follower.runID != "", true
 		stream, err := follower.open(ctx)
 		if err != nil {
 			yield(nil, err)
@@ -241,13 +247,17 @@ func (follower *follower) attempt(ctx context.Context) iter.Seq2[*commonv1.RunEv
 		defer stream.Close()
 		follower.setRunID(stream.RunID())
 		for stream.Receive() {
+			isEmpty = false
 			if event := stream.Event(); follower.isNew(event) && !yield(event, nil) {
 				return
 			}
 		}
 		if err := stream.Err(); err != nil {
 			yield(nil, err)
+			return
 		}
+		// The gateway ends a stream without an event if the run ended before the sequence.
+		follower.hasAllEvents = isResumed && isEmpty
 	}
 }
 

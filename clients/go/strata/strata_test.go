@@ -233,6 +233,15 @@ func TestAMessageIsSentAgainUntilTheRunIsKnownAndThenResumed(t *testing.T) {
 	}
 }
 
+func TestARunThatIsResumedAfterItsLastEventYieldsNothing(t *testing.T) {
+	runs := &runs{resumed: [][]*commonv1.RunEvent{{}}}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for event, err := range clientOf(t, &agents{}, runs).Resume(ctx, runID, 2) {
+		t.Error(event, err)
+	}
+}
+
 func TestWithoutContactTheClientGivesUpAndNamesTheRun(t *testing.T) {
 	runs := &runs{
 		sent:    [][]*commonv1.RunEvent{{started(1), nil}},

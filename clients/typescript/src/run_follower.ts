@@ -42,6 +42,7 @@ export class RunFollower {
   runId: string;
   /** Sequence of the last stored event that arrived. */
   sequence: bigint;
+  private hasAllEvents = false;
 
   /**
    * @param runs Client of the run service.
@@ -80,6 +81,7 @@ export class RunFollower {
           yield event;
           if (event.event.case === "runFinished") return;
         }
+        if (this.hasAllEvents) return;
       } catch (error) {
         signal?.throwIfAborted();
         if (!mayBeRepeated(failureOf(error))) throw error;
@@ -101,9 +103,14 @@ export class RunFollower {
         signal: signal ? AbortSignal.any([signal, left.signal]) : left.signal,
         onHeader: (headers) => this.setRunId(headers.get(RUN_ID_HEADER) ?? ""),
       });
+      const isResumed = this.runId !== "";
+      let isEmpty = true;
       for await (const { event } of responses) {
+        isEmpty = false;
         if (event !== undefined && this.isNew(event)) yield event;
       }
+      // The gateway ends a stream without an event if the run ended before the sequence.
+      this.hasAllEvents = isResumed && isEmpty;
     } finally {
       left.abort();
     }

@@ -112,6 +112,12 @@ test("a message is sent again with its id until the run is known, which then is 
   assert.deepEqual([runId, afterSequence, streamTokens], [RUN, 1n, true]);
 });
 
+test("a run that is resumed after its last event yields nothing", async () => {
+  const runs = { async *streamRun() {} };
+  const options = { afterSequence: 2n, backOff: { ...BACK_OFF, patienceMs: 30 } };
+  assert.deepEqual(await all(clientOf({ runs }).resume(RUN, options)), []);
+});
+
 test("without contact the client gives up, and names the run", async () => {
   const runs = {
     async *streamRun() {

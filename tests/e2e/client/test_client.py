@@ -166,6 +166,20 @@ async def test_stream_resumes_after_the_last_event_before_the_connection_broke(
     assert [run.id for run in listed.runs] == [ran.run_id]
 
 
+async def test_a_run_resumed_after_its_last_event_yields_nothing(
+    system: System, client: Client
+) -> None:
+    agent = await system.make_agent()
+    system.model.script(say("Done."))
+    ran = RunEvents([event async for event in client.send(agent.id, "Go!")])
+    last = ran.stored_events[-1].sequence
+    impatient = BackOff(first_s=0.01, patience_s=0.1)
+    resumed = client.resume(ran.run_id, after_sequence=last, back_off=impatient)
+    assert [event async for event in resumed] == []
+    resumed = client.resume(ran.run_id, after_sequence=last - 1, back_off=impatient)
+    assert [event.sequence async for event in resumed] == [last]
+
+
 async def test_a_message_sent_again_after_a_broken_connection_starts_one_run(
     system: System,
 ) -> None:

@@ -94,6 +94,7 @@ class RunFollower:
         self._back_off = back_off or BackOff()
         self._sleep = sleep
         self._run_is_known = asyncio.Event()
+        self._has_all_events = False
         if isinstance(request, pb.StreamRunRequest):
             self.sequence = request.after_sequence
             self._set_run_id(request.run_id)
@@ -105,6 +106,8 @@ class RunFollower:
 
     async def updates(self) -> AsyncGenerator[Update, None]:
         """Yields each event of the run once, and the changes of the connection.
+
+        Yields nothing if the last event of a known run has arrived before.
 
         Raises:
             UnreachableError: The gateway could not be reached for too long.
@@ -124,6 +127,8 @@ class RunFollower:
                         yield event
                         if event.HasField("run_finished"):
                             return
+                if self._has_all_events:
+                    return
                 failure: StrataError = UnavailableError("The stream ended before the run ended.")
             except StrataError as error:
                 if not _may_be_repeated(error):
@@ -149,11 +154,15 @@ class RunFollower:
                     send_message_as_text=self._as_text,
                 )
             )
+            is_empty = True
             async for followed in stream:
+                is_empty = False
                 if followed.event.HasField("run_finished"):
                     complete_in_background(stream)
                 if self._is_new(followed.event):
                     yield followed.event
+            # The gateway ends a stream without an event if the run ended before the sequence.
+            self._has_all_events = is_empty
             return
         call = self._call()
         for key, value in await call.initial_metadata():

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.Any;
@@ -315,6 +316,15 @@ final class StrataTest {
     strata.resume(RUN, 2).forEach(events::add);
     assertEquals(2, events.size());
     assertEquals(2, runs.resumed.get(0).getAfterSequence());
+  }
+
+  @Test
+  void aRunThatIsResumedAfterItsLastEventYieldsNothing() {
+    runs.connection();
+    List<RunEvent> events = new ArrayList<>();
+    assertTimeoutPreemptively(
+        Duration.ofSeconds(10), () -> strata.resume(RUN, 2).forEach(events::add));
+    assertEquals(List.of(), events);
   }
 
   @Test

@@ -67,6 +67,11 @@ final class RunFollower implements AutoCloseable {
           ended = event.hasRunFinished();
           return event;
         }
+        if (attempt.isResumed && attempt.isEmpty) {
+          // The gateway ends a stream without an event if the run ended before the sequence.
+          ended = true;
+          break;
+        }
         failure =
             Status.UNAVAILABLE
                 .withDescription("The stream ended before the run ended.")
@@ -94,6 +99,7 @@ final class RunFollower implements AutoCloseable {
     try {
       while (attempt.events.hasNext()) {
         RunEvent event = attempt.events.next();
+        attempt.isEmpty = false;
         if (isNew(event)) {
           return event;
         }
@@ -178,6 +184,8 @@ final class RunFollower implements AutoCloseable {
   /** The events of one connection. */
   private final class Attempt {
     final long openedNanos = System.nanoTime();
+    final boolean isResumed = !runId.isEmpty();
+    boolean isEmpty = true;
     final Context.CancellableContext context = Context.current().withCancellation();
     final Iterator<RunEvent> events;
     private final AtomicReference<Metadata> headers = new AtomicReference<>();
