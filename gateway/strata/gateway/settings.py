@@ -9,6 +9,7 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from strata.gateway.runs.explanation.prices import ModelPrice
 from strata.shared.auth import public_key_of
+from strata.shared.number_text import is_whole_number
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.secrets import MasterKeySettings
 from strata.shared.settings import MIB, ServerLimits, settings_config
@@ -282,7 +283,7 @@ class GatewaySettings(MasterKeySettings):
         """
         host = self.advertised_host
         port = str(self.port) if self.tls is None else self.internal_listen.rpartition(":")[2]
-        if not host or not port.isdigit() or not int(port):
+        if not host or not is_whole_number(port) or not int(port):
             return ""
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -10,6 +10,7 @@ from jsonschema.exceptions import ValidationError
 
 from strata.shared.bounded_validator import BoundedValidator, TooCostlyError, limited_steps
 from strata.shared.json_text import JsonTextError, encodable_text, parse_json
+from strata.shared.number_text import whole_number
 
 MAX_ARGUMENT_CHARS = 1_000_000
 INVALID = "Invalid arguments for"
@@ -153,7 +154,7 @@ _QUOTED: Mapping[str, tuple[type, ...]] = {
 def _unquoted(text: str, type_names: Collection[str]) -> Any:
     kinds = [kind for name in type_names for kind in _QUOTED.get(name, ())]
     try:
-        value = int(text) if kinds == [int] else parse_json(text)
+        value = whole_number(text.strip(" ")) if kinds == [int] else parse_json(text)
     except ValueError:
         return text
     return value if type(value) in kinds else text

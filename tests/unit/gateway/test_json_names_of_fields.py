@@ -1,6 +1,8 @@
-"""A field of a JSON body is refused if the body has it under both of its names."""
+"""Fields of a JSON body are refused if they are repeated, or are text that is no number."""
 
 from __future__ import annotations
+
+import json
 
 import grpc.aio
 import pytest
@@ -9,6 +11,7 @@ from google.protobuf.message import Message
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import schedule_service_pb2 as schedule_pb
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 
 
@@ -52,3 +55,40 @@ async def test_keys_of_a_map_may_look_like_names_of_one_field() -> None:
     body = b'{"metadata": {"page_size": "1", "pageSize": "2"}}'
     agent = await parsed(body, agent_pb.CreateAgentRequest)
     assert agent == agent_pb.CreateAgentRequest(metadata={"page_size": "1", "pageSize": "2"})
+
+
+@pytest.mark.parametrize(
+    "text", ["1_0", "\u0661\u0660", "\t10", "10 ", "", "ten", "0x10", "\uff11"]
+)
+async def test_text_that_json_does_not_have_as_number_is_refused(text: str) -> None:
+    body = json.dumps({"pageSize": text}).encode()
+    with pytest.raises(ConnectError, match="the field pageSize has"):
+        await parsed(body, agent_pb.ListAgentsRequest)
+    config = json.dumps({"model": {"temperature": text}}).encode()
+    with pytest.raises(ConnectError, match="the field temperature has"):
+        await parsed(config, agent_pb.CreateAgentRequest)
+
+
+@pytest.mark.parametrize("time", ["2026-01-01T00:00:00.1_0Z", "\u0662026-01-01T00:00:00Z"])
+async def test_time_with_other_characters_is_refused(time: str) -> None:
+    body = json.dumps({"startTime": time}).encode()
+    with pytest.raises(ConnectError, match="the field startTime has"):
+        await parsed(body, schedule_pb.CreateScheduleRequest)
+    good = await parsed(
+        b'{"startTime": "2026-01-01T00:00:00.5Z"}', schedule_pb.CreateScheduleRequest
+    )
+    assert isinstance(good, schedule_pb.CreateScheduleRequest)
+    assert good.start_time.nanos == 500_000_000
+
+
+async def test_numbers_may_be_text() -> None:
+    for text in ("10", "1e1", "10.0"):
+        body = json.dumps({"pageSize": text}).encode()
+        assert await parsed(body, agent_pb.ListAgentsRequest) == agent_pb.ListAgentsRequest(
+            page_size=10
+        )
+    model = agent_pb.ModelConfig(temperature=0.5)
+    body = b'{"model": {"temperature": "0.5"}}'
+    assert await parsed(body, agent_pb.CreateAgentRequest) == agent_pb.CreateAgentRequest(
+        model=model
+    )

@@ -40,6 +40,8 @@ def test_value_that_the_schema_allows_is_passed_on(schema: dict[str, Any], value
         ({"type": "number", "multipleOf": 0.01}, "0.075", "not a multiple of 0.01"),
         ({"type": "number", "multipleOf": 0.4}, "9" * 4_000, "not a multiple of 0.4"),
         (UNIQUE, '[{"b": [1], "c": 2}, {"c": 2.0, "b": [1.0]}]', "'a' is wrong: it has an item"),
+        ({"type": "integer"}, '"1_0"', "is not of type 'integer'"),
+        ({"type": "integer"}, '"\\u0661\\u0660"', "is not of type 'integer'"),
         ({"type": "object"}, '{"\\u0000": 1}', "the name '\\x00' contains the character NUL"),
         ({"type": "object"}, '{"\\udc00": 1}', "the name '\\udc00' contains an incomplete char"),
     ],

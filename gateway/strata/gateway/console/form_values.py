@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
+from strata.shared.number_text import is_whole_number
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -23,7 +24,7 @@ def whole_number(text: str, field: str, message: str, *, most: int = MAX_INT32) 
     digits = text.strip()
     if not digits:
         return 0
-    if digits.isascii() and digits.isdigit() and len(digits) <= len(str(most)):
+    if is_whole_number(digits) and len(digits) <= len(str(most)):
         number = int(digits)
         if number <= most:
             return number

@@ -10,6 +10,7 @@ from typing import Any
 from strata.gateway.console.forms import FormFields
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.number_text import finite_number, whole_number
 
 JSON_FIELD = "arguments_json"
 """The field with all arguments as JSON, which the person may fill in instead of the others."""
@@ -136,12 +137,9 @@ def _value(kind: str, text: str) -> Any:
         case "integer":
             if len(text) > _MAX_DIGITS:
                 raise ValueError(text)
-            return int(text)
+            return whole_number(text.strip())
         case "number":
-            value = float(text)
-            if value - value != 0:
-                raise ValueError(text)
-            return value
+            return finite_number(text.strip())
         case _:
             try:
                 return parse_json(text)

@@ -22,7 +22,7 @@ from strata.gateway.auth.authenticator import API_KEY_HEADER
 from strata.gateway.http.errors import ReadableDetail
 from strata.protocol.errors import Reason
 from strata.protocol.status import DOMAIN
-from strata.shared.convert.json_fields import check_field_names
+from strata.shared.convert.json_fields import check_fields
 from strata.shared.fair_slots import ANY_NUMBER, FairSlots
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.json_text import JsonTextError, encodable_text, parse_request_json
@@ -118,7 +118,7 @@ def _parse(text: bytes, kind: type[Message]) -> bytes:
         value = parse_request_json(text) if text else {}
         if not isinstance(value, dict):
             raise JsonTextError("it is not a JSON object")
-        check_field_names(value, kind.DESCRIPTOR)
+        check_fields(value, kind.DESCRIPTOR)
         json_format.ParseDict(value, message)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise _malformed(kind, str(error)) from error

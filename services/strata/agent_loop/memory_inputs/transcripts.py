@@ -20,6 +20,7 @@ from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.shared.messages import MessageRole
+from strata.shared.number_text import is_whole_number
 from strata.shared.text_bytes import text_bytes
 
 READ_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL)
@@ -151,7 +152,7 @@ def read_of(inputs: Sequence[Message]) -> TranscriptRead | None:
     for message in inputs:
         marker, _, rest = message.client_message_id.rpartition(_READ_UNTIL + " ")
         sequence, _, message_id = rest.partition(" ")
-        if not marker and sequence.lstrip("-").isdecimal():
+        if not marker and is_whole_number(sequence.removeprefix("-")):
             return TranscriptRead(int(sequence), message_id)
     return None
 

@@ -21,7 +21,7 @@ from strata.protocol.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from strata.shared.convert.json_fields import check_field_names
+from strata.shared.convert.json_fields import check_fields
 from strata.shared.json_text import parse_request_json
 
 _BATCH = 500
@@ -96,7 +96,7 @@ class PassageFile:
     def _passage(self, number: int, line: str) -> pb.NewPassage:
         try:
             value = parse_request_json(line.encode())
-            check_field_names(value, pb.NewPassage.DESCRIPTOR)
+            check_fields(value, pb.NewPassage.DESCRIPTOR)
             return ParseDict(value, pb.NewPassage())
         except (ParseError, ValueError, TypeError, AttributeError) as error:
             problem = str(error).splitlines()[0]

@@ -18,6 +18,7 @@ from strata.cli.memory.views import print_blocks, print_changes, print_steps
 from strata.cli.model_names import warn_of_unchecked_model
 from strata.cli.output import console, error_console, safe
 from strata.shared.agent_mcp.blocks import attached_block, blocks_of
+from strata.shared.number_text import is_whole_number
 
 _LOG_VERSIONS = 5
 # Versions that are searched for runs of earlier chats.
@@ -93,7 +94,7 @@ class SlashCommands:
                 await self._memory(argument)
             case "/log":
                 await self._log(argument)
-            case "/undo" if not argument or (argument.isdigit() and int(argument)):
+            case "/undo" if not argument or (is_whole_number(argument) and int(argument)):
                 await self._undo(int(argument or 1))
             case "/context" if not argument:
                 await self._context()

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.shared.number_text import is_whole_number
 
 KEYS = ("label", "description", "limit", "read_only", "revision", "block_id")
 """The keys that the front matter may have, in the order in which they are written."""
@@ -184,7 +185,7 @@ def _number(fields: Mapping[str, str], name: str, *, most: int) -> int | None:
     text = fields.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)) or int(text) > most:
+    if not is_whole_number(text) or len(text) > len(str(most)) or int(text) > most:
         raise DocumentError(f"has {text!r} as {name}; a whole number is needed.")
     return int(text)
 

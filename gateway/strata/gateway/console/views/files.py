@@ -10,6 +10,7 @@ from starlette.responses import Response
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.gateway.console.views.agents import agent_of
 from strata.gateway.console.visits import ViewRoute, Visit
+from strata.shared.number_text import is_whole_number
 from strata.shared.settings import KIB
 
 _MAX_FOLDERS = 500
@@ -112,7 +113,7 @@ async def contents(visit: Visit) -> Response:
     """Shows the text of a file, from a line on."""
     agent = await agent_of(visit)
     line = visit.query("line")
-    first_line = int(line) if line.isdecimal() and line.isascii() and len(line) < 10 else 1
+    first_line = int(line) if is_whole_number(line) and len(line) < 10 else 1
     request = pb.ReadFileRequest(
         agent_id=agent.id,
         file_id=visit.argument("file_id"),

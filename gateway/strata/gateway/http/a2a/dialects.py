@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
 
 from strata.gateway.http.a2a.json_rpc import RpcRequest
-from strata.shared.convert.json_fields import check_field_names
+from strata.shared.convert.json_fields import check_fields
 
 _PROBLEM_CHARS = 300
 
@@ -67,7 +67,7 @@ class _Current:
     def request(self, request: RpcRequest, kind: type[Message]) -> Any:
         _check_names(request.params, kind)
         try:
-            check_field_names(request.params, kind.DESCRIPTOR)
+            check_fields(request.params, kind.DESCRIPTOR)
             # A newer client may send fields that this version does not have.
             return json_format.ParseDict(request.params, kind(), ignore_unknown_fields=True)
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:

@@ -14,6 +14,7 @@ from strata.agent_loop.domain.model.errors import (
     retry_after_seconds,
     too_deep_event,
 )
+from strata.shared.number_text import is_whole_number
 from strata.shared.one_line import one_line
 
 # Maximum number of characters of an error response without a message field, which may be a whole
@@ -44,7 +45,7 @@ def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
 def _from_api_error(error: APIError) -> ModelError:
     status = error.status_code if isinstance(error, APIStatusError) else None
     # Routers report the status of the upstream provider as the code of an event.
-    if status is None and error.code is not None and error.code.isdecimal():
+    if status is None and error.code is not None and is_whole_number(error.code):
         status = int(error.code)
     message = _message(error)
     headers = error.response.headers if isinstance(error, APIStatusError) else {}

@@ -45,6 +45,7 @@ from strata.agent_loop.models.refused_parameters import Refusals
 from strata.agent_loop.models.reply_forms import ReplyForms, instruction_for
 from strata.agent_loop.models.strict_schema import to_strict
 from strata.shared.blank_text import is_blank
+from strata.shared.number_text import is_whole_number
 
 OWNER = "openai_responses"
 """Owner of the reasoning that is sent back; see `domain.model.proofs`."""
@@ -229,7 +230,7 @@ def _reply(message: ChatMessage, learnt: Learnt) -> Iterator[dict[str, Any]]:
             note = note_for(OWNER, part)
             if note is None or _digest(part.redacted) in learnt.unreadable:
                 continue
-            before = int(note) if note.isdecimal() and not texts else 0
+            before = int(note) if is_whole_number(note) and not texts else 0
             if sent < before < len(message.tool_calls):
                 yield from waiting
                 yield from map(_call, message.tool_calls[sent:before])
