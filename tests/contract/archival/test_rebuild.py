@@ -7,6 +7,7 @@ from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.index import ChunkIndex, PassageIndex
 from strata.shared.ids import new_id
 from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
+from strata.shared.search.qdrant_wire import common
 from strata.shared.search.vectors.client import connect
 from strata.shared.telemetry import Telemetry
 from strata.standalone.vectors import EmbeddedVectors
@@ -21,6 +22,7 @@ class Watched:
         self._file = file
         self.waiting: list[int] = []
         self.is_missing = index.is_missing
+        self.is_empty = index.is_empty
 
     async def ensure(self) -> None:
         passages = (await self._finder.stores.pending.find(10)).ids
@@ -46,6 +48,30 @@ async def test_all_passages_are_marked_as_pending_before_the_collection_is_creat
     await PassageBacklog(finder.stores.pending, passages, batch=1).ensure()  # type: ignore[arg-type]
     await ChunkBacklog(finder.stores.queue, chunks, batch=1).ensure()  # type: ignore[arg-type]
     assert (passages.waiting, chunks.waiting) == ([1], [2])
+
+
+async def test_an_index_that_was_emptied_is_rebuilt_at_the_next_start(
+    finder: Finder, engine: EmbeddedVectors
+) -> None:
+    """Such as after a restore of the database beside an engine with empty collections."""
+    file = new_id("file")
+    await finder.stores.insert(new_id("agent"), "a passage")
+    await finder.stores.index_file(new_id("folder"), file, "a chunk")
+    await finder.index_all()
+    passages = Watched(finder.index, finder, file)
+    chunks = Watched(finder.chunk_index, finder, file)
+
+    async def start() -> None:
+        await PassageBacklog(finder.stores.pending, passages, batch=1).ensure()  # type: ignore[arg-type]
+        await ChunkBacklog(finder.stores.queue, chunks, batch=1).ensure()  # type: ignore[arg-type]
+
+    await start()
+    client = connect(engine.url, engine.api_key)
+    for name in await client.collection_names():
+        await client.delete(name, common.Filter())
+    await client.close()
+    await start()
+    assert (passages.waiting, chunks.waiting) == ([0, 1], [0, 2])
 
 
 async def test_lag_of_the_index_is_measured(

@@ -22,6 +22,7 @@ from qdrant_requests import RecordingClient, projects_of
 from recall_conversations import START, Writer
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import Mode, SearchQuery
+from strata.recall.search.backlogs import MessageBacklog
 from strata.recall.search.index import MESSAGES, MessageIndex, entries_of
 from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PendingMessages, PostgresSearchStore
@@ -35,6 +36,7 @@ from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.embedding.base import Kind, WrappedEmbedder
 from strata.shared.search.indexing.text_index import IndexEntry
+from strata.shared.search.qdrant_wire import common
 from strata.shared.search.vectors.client import connect
 from strata.shared.search.vectors.qdrant import QdrantIndex
 from strata.shared.search.vectors.sparse import SparseEncoder
@@ -554,6 +556,25 @@ async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_
     finally:
         await finder.vectors.close()
         await engine.stop()
+
+
+async def test_messages_are_indexed_again_if_the_collection_is_empty_at_the_start(
+    finder: Finder, vectors: EmbeddedVectors
+) -> None:
+    cat = await finder.writer.say("my cat is called Ada")
+    await finder.index_all()
+    client = connect(vectors.url, vectors.api_key)
+    for generation in await finder.vectors.generations(MESSAGES):
+        await client.delete(generation, common.Filter())
+    await client.close()
+    # The process that emptied it does not look again: texts without words leave it empty, too.
+    await finder.backlog.ensure()
+    await finder.index_all()
+    assert await finder.ids("name of the pet", mode=Mode.SEMANTIC) == []
+    backlog = MessageBacklog(finder.pending, finder.index, finder.telemetry, batch=8)
+    await backlog.ensure()
+    await finder.index_all()
+    assert await finder.ids("name of the pet", mode=Mode.SEMANTIC) == [cat.id]
 
 
 async def _has_caught_up(finder: Finder, count: int) -> bool:

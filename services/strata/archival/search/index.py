@@ -116,6 +116,15 @@ class PassageIndex:
                 return True
         return False
 
+    async def is_empty(self) -> bool:
+        """See `TextIndex.is_empty`; all generations, since archives may all have their own."""
+        if not await self.texts.is_empty():
+            return False
+        for generation in await self._own_generations(fresh=True):
+            if not await self.own_texts.holds_nothing(generation):
+                return False
+        return True
+
     async def ensure(self) -> None:
         """See `TextIndex.ensure`."""
         await self.texts.ensure()
@@ -300,6 +309,10 @@ class ChunkIndex:
     async def is_missing(self) -> bool:
         """See `TextIndex.is_missing`."""
         return await self.texts.is_missing()
+
+    async def is_empty(self) -> bool:
+        """See `TextIndex.is_empty`."""
+        return await self.texts.is_empty()
 
     async def ensure(self) -> None:
         """See `TextIndex.ensure`."""

@@ -67,6 +67,10 @@ class MessageIndex:
         """See `TextIndex.is_missing`."""
         return await self.texts.is_missing()
 
+    async def is_empty(self) -> bool:
+        """See `TextIndex.is_empty`."""
+        return await self.texts.is_empty()
+
     async def ensure(self) -> None:
         """See `TextIndex.ensure`."""
         await self.texts.ensure()

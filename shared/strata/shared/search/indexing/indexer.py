@@ -56,6 +56,10 @@ class CollectionIndex(Protocol):
         """See `TextIndex.is_missing`."""
         ...
 
+    async def is_empty(self) -> bool:
+        """See `TextIndex.is_empty`."""
+        ...
+
     async def ensure(self) -> None:
         """See `TextIndex.ensure`."""
         ...
@@ -76,6 +80,10 @@ class PendingTexts(Protocol):
 class CollectionCheck:
     """Creates the index of a collection when it is missing, and measures its backlog.
 
+    The first check of a process also notices an index without any document: after the database was
+    restored beside an engine that has empty collections, all texts count as indexed. Later checks
+    do not look, because an index may be empty although texts are indexed: some have no words.
+
     Args:
         index: The index.
         pending: The texts that are not indexed yet.
@@ -94,16 +102,22 @@ class CollectionCheck:
         self._pending = pending
         self._collection = collection
         self._gauges = LagGauges(telemetry, collection)
+        self._was_checked = False
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
         # Marks texts as pending before the collection exists: an empty one must not count
         # as complete.
-        if await self._index.is_missing():
+        is_missing = await self._index.is_missing()
+        if is_missing or (not self._was_checked and await self._index.is_empty()):
             count = await self._pending.index_all_again()
-            _log.info(
-                "the index is missing and is rebuilt", collection=self._collection, texts=count
-            )
+            if is_missing or count:
+                _log.info(
+                    "the index is missing or empty and is rebuilt",
+                    collection=self._collection,
+                    texts=count,
+                )
+        self._was_checked = True
         await self._index.ensure()
         self._gauges.set(await self._pending.lag())
 

@@ -93,6 +93,22 @@ class TextIndex:
         """
         return not await self.has(await self.routes.serving(fresh=True))
 
+    async def is_empty(self) -> bool:
+        """Returns whether the serving generation, which must exist, holds nothing.
+
+        Raises:
+            UnavailableError: Database or engine cannot be reached.
+        """
+        return await self.holds_nothing(await self.routes.serving(fresh=True))
+
+    async def holds_nothing(self, generation: Serving) -> bool:
+        """Returns whether a generation, which must exist, holds nothing.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
+        return await self._index.is_empty(self.collection, generation.generation)
+
     async def has(self, generation: Serving) -> bool:
         """Returns whether a generation exists.
 

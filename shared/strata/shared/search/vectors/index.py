@@ -349,6 +349,9 @@ class VectorIndex(Protocol):
     ) -> int:
         """Returns how many documents match, exactly."""
 
+    async def is_empty(self, collection: Collection, generation: str) -> bool:
+        """Returns whether a generation holds no document of any project."""
+
     async def check(self) -> None:
         """Makes one cheap round trip, for readiness checks."""
 

@@ -154,6 +154,10 @@ class PartitionIndex:
             self._own(collection), project_id, where, generation=self._in_engine(generation)
         )
 
+    async def is_empty(self, collection: Collection, generation: str) -> bool:
+        """See `VectorIndex.is_empty`."""
+        return await self._index.is_empty(self._own(collection), f"{self._prefix}{generation}")
+
     async def check(self) -> None:
         """See `VectorIndex.check`."""
         await self._index.check()

@@ -268,6 +268,13 @@ class QdrantIndex:
         target = _target(collection, generation)
         return await self._read("count", lambda: self._client.count(target, conditions, exact=True))
 
+    async def is_empty(self, collection: Collection, generation: str) -> bool:
+        """See `VectorIndex.is_empty`."""
+        _check_generation(collection, generation)
+        everything = common.Filter()
+        count = partial(self._client.count, generation, everything, exact=False)
+        return await self._read("count", count) == 0
+
     async def check(self) -> None:
         """See `VectorIndex.check`."""
         await self._read("aliases", self._client.aliases)
