@@ -64,11 +64,11 @@ def refuse_nested_transactions(
             finally:
                 holding.is_open = False
 
-    async def checking(self: Database, tenant: str) -> Any:
+    async def checking(self: Database, tenant: str, **options: Any) -> Any:
         held = any(one.is_open and one.slots is self._slots for one in _holdings.get())
         refused = tenant and held and port_and_name(self._engine.url) in databases
         assert not refused, "a second connection is taken while one is held"
-        return await check_out(self, tenant)
+        return await check_out(self, tenant, **options)
 
     with patch.object(Database, "_run", noting), patch.object(Database, "_checkout", checking):
         yield
