@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.agent_loop.convert.checks import range_violations
 from strata.agent_loop.convert.messages import message_from_proto, message_to_proto
 from strata.agent_loop.convert.runs import event_to_proto, response_to_proto, run_from_proto
 from strata.agent_loop.convert.tool_rules import rules_from_proto, rules_to_proto
@@ -384,3 +385,8 @@ def test_compaction_event_has_summary_and_tokens() -> None:
     ).window_compacted
     assert message_from_proto(wire.summary) == summary
     assert (wire.tokens_before, wire.tokens_after) == (900, 400)
+
+
+def test_the_limits_of_a_range_are_plain_numbers() -> None:
+    [violation] = range_violations("model.context_window", -1, 4096, 10_000_000)
+    assert violation.description == "must be between 4096 and 10000000"

@@ -118,7 +118,7 @@ def range_violations(field: str, value: float, low: float, high: float) -> list[
     """Returns a violation if a number is outside its range."""
     if low <= value <= high:
         return []
-    return [FieldViolation(field, f"must be between {low:g} and {high:g}")]
+    return [FieldViolation(field, f"must be between {low:.12g} and {high:.12g}")]
 
 
 def joined(groups: Iterable[Sequence[FieldViolation]]) -> list[FieldViolation]:
