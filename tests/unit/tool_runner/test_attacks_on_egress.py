@@ -172,7 +172,8 @@ def test_host_entries_cover_only_matching_names(host: str) -> None:
     ["a --index-url=http://x.org", "a -r /etc/passwd", "a\r-e .", "a\u2028--pre", "a #x\n--pre", "a ; \\", "-e a",
      "a@file:///etc/passwd", "a @ git+https://x.org/a", "a @ ./b.whl", "./a-1-py3-none-any.whl", "a.whl/..", "/a",
      "a[b]@ https://x.org", "${HOME}", "a==${HOME}", "a; python_version<'${X}'", "a==1 --hash=sha256:00",
-     "a\x00", "\ufeffa", "\u0430", "\uff41", "a/b", "a%2fb", "https://x.org/a.whl", "a @ C:\\a.whl", "a,b", "a b"],
+     "a\x00", "\ufeffa", "\u0430", "\uff41", "a/b", "a%2fb", "https://x.org/a.whl", "a @ C:\\a.whl", "a,b", "a b",
+     "0_", "a-", "a.>=1"],
 )  # fmt: skip
 def test_a_requirement_contains_only_a_name_and_versions(text: str) -> None:
     assert problem_of(text)

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 
 MAX_CHARS = 200
 # Increase it when the way of building changes, so that all environments are built again.
@@ -53,7 +53,12 @@ def key_of(requirements: Sequence[str]) -> str:
 
 
 def _parse(text: str) -> Requirement | None:
-    try:
-        return Requirement(text) if len(text) <= MAX_CHARS else None
-    except (InvalidRequirement, RecursionError):
+    if len(text) > MAX_CHARS:
         return None
+    try:
+        requirement = Requirement(text)
+        # `Requirement` accepts names that no package has, such as "0_".
+        canonicalize_name(requirement.name, validate=True)
+    except (InvalidRequirement, InvalidName, RecursionError):
+        return None
+    return requirement
