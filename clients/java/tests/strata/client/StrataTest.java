@@ -13,12 +13,14 @@ import com.google.rpc.Code;
 import com.google.rpc.ErrorInfo;
 import com.google.rpc.RetryInfo;
 import io.grpc.CallOptions;
+import io.grpc.Channel;
 import io.grpc.ClientCall;
 import io.grpc.Context;
 import io.grpc.Contexts;
 import io.grpc.Grpc;
 import io.grpc.InsecureServerCredentials;
 import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
 import io.grpc.Server;
 import io.grpc.ServerCall;
 import io.grpc.ServerCallHandler;
@@ -36,6 +38,9 @@ import java.util.Collections;
 import java.util.Deque;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.stream.Stream;
@@ -248,6 +253,101 @@ final class StrataTest {
     }
     call.cancel("left", null);
     assertEquals(Status.Code.CANCELLED, closed.get(10, TimeUnit.SECONDS).getCode());
+  }
+
+  @Test
+  void aCallThatIsCancelledWhileItsAttemptFailsEndsAsCancelled() {
+    var attempt = new OpenAttempt();
+    var closed = new CompletableFuture<Status>();
+    ClientCall<?, ?> call = attempt.repeatedBy(new EndedPauses(), closed);
+    call.cancel("left", null);
+    attempt.listener.onClose(Status.UNAVAILABLE, new Metadata());
+    assertEquals(Status.Code.CANCELLED, closed.getNow(Status.OK).getCode());
+  }
+
+  @Test
+  void aCallThatIsCancelledWhenAPauseHasEndedEndsAsCancelled() {
+    var attempt = new OpenAttempt();
+    var pauses = new EndedPauses();
+    var closed = new CompletableFuture<Status>();
+    ClientCall<?, ?> call = attempt.repeatedBy(pauses, closed);
+    attempt.listener.onClose(Status.UNAVAILABLE, new Metadata());
+    call.cancel("left", null);
+    pauses.next.run();
+    assertEquals(Status.Code.CANCELLED, closed.getNow(Status.OK).getCode());
+  }
+
+  /** An attempt that ends when the test ends it. */
+  private static final class OpenAttempt extends Channel {
+    ClientCall.Listener<?> listener;
+
+    ClientCall<?, ?> repeatedBy(
+        ScheduledExecutorService timer, CompletableFuture<Status> closed) {
+      ClientCall<GetAgentRequest, GetAgentResponse> call =
+          new RepeatedCalls(timer)
+              .interceptCall(AgentServiceGrpc.getGetAgentMethod(), CallOptions.DEFAULT, this);
+      call.start(
+          new ClientCall.Listener<>() {
+            @Override
+            public void onClose(Status status, Metadata trailers) {
+              closed.complete(status);
+            }
+          },
+          new Metadata());
+      return call;
+    }
+
+    @Override
+    public String authority() {
+      return "test";
+    }
+
+    @Override
+    public <I, O> ClientCall<I, O> newCall(MethodDescriptor<I, O> method, CallOptions options) {
+      return new ClientCall<>() {
+        @Override
+        public void start(Listener<O> attemptListener, Metadata headers) {
+          listener = attemptListener;
+        }
+
+        @Override
+        public void request(int messages) {}
+
+        @Override
+        public void cancel(String message, Throwable cause) {}
+
+        @Override
+        public void halfClose() {}
+
+        @Override
+        public void sendMessage(I message) {}
+      };
+    }
+  }
+
+  /** A timer whose pauses have ended when they are cancelled; the test runs what follows them. */
+  private static final class EndedPauses extends ScheduledThreadPoolExecutor {
+    Runnable next;
+
+    EndedPauses() {
+      super(
+          1,
+          work -> {
+            Thread thread = new Thread(work);
+            thread.setDaemon(true);
+            return thread;
+          });
+    }
+
+    @Override
+    public ScheduledFuture<?> schedule(Runnable command, long delay, TimeUnit unit) {
+      next = command;
+      ScheduledFuture<?> pause = super.schedule(() -> {}, 0, unit);
+      while (!pause.isDone()) {
+        Thread.onSpinWait();
+      }
+      return pause;
+    }
   }
 
   @Test

@@ -65,7 +65,7 @@ final class RepeatedCalls implements ClientInterceptor {
     private ClientCall<I, O> attempt;
     private ScheduledFuture<?> pause;
     private int attempts;
-    private boolean cancelled;
+    private volatile Status cancellation; // Null until the caller cancels.
     private Listener<O> listener;
     private Metadata headers;
     private I request;
@@ -84,9 +84,16 @@ final class RepeatedCalls implements ClientInterceptor {
       startAttempt();
     }
 
-    private synchronized void startAttempt() {
-      if (cancelled) {
-        return;
+    private void startAttempt() {
+      if (!hasStartedAttempt()) {
+        // The caller cancelled when the pause had just ended.
+        listener.onClose(cancellation, new Metadata());
+      }
+    }
+
+    private synchronized boolean hasStartedAttempt() {
+      if (cancellation != null) {
+        return false;
       }
       attempts++;
       attempt = open.get();
@@ -102,12 +109,13 @@ final class RepeatedCalls implements ClientInterceptor {
       if (halfClosed) {
         attempt.halfClose();
       }
+      return true;
     }
 
     /** Starts the pause before another attempt; returns false if there is no further attempt. */
     private synchronized boolean isRepeatedAfter(Status status, Metadata trailers) {
       if (status.getCode() != Status.Code.UNAVAILABLE
-          || cancelled
+          || cancellation != null
           || attempts == MAX_ATTEMPTS
           || lacksRequestId(request)) {
         return false;
@@ -149,13 +157,18 @@ final class RepeatedCalls implements ClientInterceptor {
       boolean wasPausing;
       synchronized (this) {
         wasPausing = pause != null && pause.cancel(false);
-        cancelled = true;
+        cancellation = Status.CANCELLED.withDescription(message).withCause(cause);
         attempt.cancel(message, cause);
       }
       if (wasPausing) {
-        Status status = Status.CANCELLED.withDescription(message).withCause(cause);
-        listener.onClose(status, new Metadata());
+        listener.onClose(cancellation, new Metadata());
       }
+    }
+
+    /** A call that is cancelled ends as such, even if its attempt has failed meanwhile. */
+    private synchronized Status lastStatus(Status status) {
+      boolean isCancelled = cancellation != null && status.getCode() == Status.Code.UNAVAILABLE;
+      return isCancelled ? cancellation : status;
     }
 
     /** Passes on the result of the last attempt. */
@@ -181,7 +194,7 @@ final class RepeatedCalls implements ClientInterceptor {
           return;
         }
         passHeaders();
-        listener.onClose(status, trailers);
+        listener.onClose(hasMessage ? status : lastStatus(status), trailers);
       }
 
       @Override
