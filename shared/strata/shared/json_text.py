@@ -113,11 +113,12 @@ def encodable_text(text: str) -> str:
     if text.isascii():
         return text
     try:
-        return text.encode().decode()
+        text.encode()
     except UnicodeEncodeError:
         # UTF-16 joins the halves of pairs.
         joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         return joined.encode("utf-8", "replace").decode("utf-8")
+    return text
 
 
 def storable_text(text: str) -> str:

@@ -107,18 +107,19 @@ class ServerToolNames:
         if max_bytes and any(counted.values()):
             definitions = await self._read({*single, *(t for of in counted.values() for t in of)})
             taken = _fitting(single, counted, definitions, max_bytes)
-        notes: list[pb.ServerTools] = []
+        notes = []
         for name, server in server_of_name.items():
             left_out = sorted({*available[name]} - {*taken[name]})
             note = pb.ServerTools(name=name, tools=len(taken[name]), left_out=left_out)
             if left_out:
-                too_many = len(counted[name]) < len(available[name])
-                too_large = len(taken[name]) < len(counted[name])
-                limits = "; ".join(
-                    [_too_many(len({*single}))] * too_many + [_too_large(max_bytes)] * too_large
-                )
+                limits = []
+                if len(counted[name]) < len(available[name]):
+                    limits.append(_too_many(len({*single})))
+                if len(taken[name]) < len(counted[name]):
+                    limits.append(_too_large(max_bytes))
                 note.problem = (
-                    f"{len(left_out)} of {len(available[name])} tools are left out: {limits}"
+                    f"{len(left_out)} of {len(available[name])} tools are left out:"
+                    f" {'; '.join(limits)}"
                 )
             elif server in servers:
                 note.problem = servers[server].problem

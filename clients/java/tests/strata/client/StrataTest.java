@@ -237,14 +237,7 @@ final class StrataTest {
     ClientCall<GetAgentRequest, GetAgentResponse> call =
         strata.channel().newCall(method, CallOptions.DEFAULT);
     var closed = new CompletableFuture<Status>();
-    call.start(
-        new ClientCall.Listener<>() {
-          @Override
-          public void onClose(Status status, Metadata trailers) {
-            closed.complete(status);
-          }
-        },
-        new Metadata());
+    call.start(completing(closed), new Metadata());
     call.request(1);
     call.sendMessage(GetAgentRequest.getDefaultInstance());
     call.halfClose();
@@ -277,6 +270,16 @@ final class StrataTest {
     assertEquals(Status.Code.CANCELLED, closed.getNow(Status.OK).getCode());
   }
 
+  /** Returns a listener that reports the status with which a call ends. */
+  private static <T> ClientCall.Listener<T> completing(CompletableFuture<Status> closed) {
+    return new ClientCall.Listener<>() {
+      @Override
+      public void onClose(Status status, Metadata trailers) {
+        closed.complete(status);
+      }
+    };
+  }
+
   /** An attempt that ends when the test ends it. */
   private static final class OpenAttempt extends Channel {
     ClientCall.Listener<?> listener;
@@ -286,14 +289,7 @@ final class StrataTest {
       ClientCall<GetAgentRequest, GetAgentResponse> call =
           new RepeatedCalls(timer)
               .interceptCall(AgentServiceGrpc.getGetAgentMethod(), CallOptions.DEFAULT, this);
-      call.start(
-          new ClientCall.Listener<>() {
-            @Override
-            public void onClose(Status status, Metadata trailers) {
-              closed.complete(status);
-            }
-          },
-          new Metadata());
+      call.start(completing(closed), new Metadata());
       return call;
     }
 
