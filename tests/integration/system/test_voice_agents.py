@@ -10,7 +10,7 @@ import pytest
 
 from chat_messages import roles, text_of
 from doubles.script import Call, Fault, ModelCall, Reply, Step
-from metering import Cost, wait_for_following_events
+from metering import Cost, store_events_at_the_end
 from polling import eventually
 from strata.agent_loop.memory_inputs.voice_transcripts import REMINDER
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -262,7 +262,7 @@ async def test_text_of_a_user_cannot_forge_a_line_of_the_transcript(
 async def test_a_voice_turn_costs_as_much_as_a_turn_with_a_memory_agent(
     system: System, voice: VoiceModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_for_following_events(monkeypatch)
+    store_events_at_the_end(monkeypatch)
     fields: dict[str, Any] = {"without_initial_messages": True, "enable_sleeptime": True}
     plain = await system.make_agent(
         type=agent_pb.AGENT_TYPE_MEMGPT_V2, sleeptime_agent_frequency=1000, **fields
