@@ -11,9 +11,11 @@ from doubles.script import Reply, cut, say
 from strata.agent_loop.domain.model.chat import (
     ChatMessage,
     FinishReason,
+    ModelRequest,
     TextDelta,
     ToolCall,
     ToolChoice,
+    ToolSchema,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 
@@ -111,14 +113,15 @@ async def test_earlier_turns_are_shown_as_actions(openai_bench: Bench) -> None:
     asked = replace(request(), messages=messages)
     await collect(openai_bench.model(structured_tools=True), asked)
     sent = openai_bench.server.requests[0].body["messages"][1:]
+    hint = "[The user does not see this result. Answer the user, or take the next action.]"
     assert [(m["role"], m["content"]) for m in sent] == [
         ("user", "find both"),
         ("assistant", action("say", message="Looking.")),
         ("user", "[go on]"),
         ("assistant", action("lookup", query="a")),
-        ("user", "[result of lookup] A\n\n[go on]"),
+        ("user", f"[result of lookup] A\n{hint}\n\n[go on]"),
         ("assistant", action("lookup", invalid_arguments="not json")),
-        ("user", "[result of lookup] B"),
+        ("user", f"[result of lookup] B\n{hint}"),
         ("assistant", action("say", message="Here they are.")),
         ("user", "thanks"),
     ]
@@ -133,6 +136,80 @@ async def test_an_unusable_reply_is_requested_again(openai_bench: Bench) -> None
     _, reply = await openai_bench.ask(structured_tools=True)
     assert reply.tool_calls[0].name == "lookup"
     assert reply.usage.total_tokens == 30
+
+
+INSERT = ToolSchema(
+    "memory_insert",
+    "Inserts text.",
+    {
+        "type": "object",
+        "properties": {"label": {"type": "string"}, "new_str": {"type": "string"}},
+        "required": ["label", "new_str"],
+    },
+)
+DOG = '{"new_str": "Dog: Rex.", "label": "human"}'
+REPEATED_DOG = action("memory_insert", label="human", new_str="Dog: Rex.")
+
+
+def after_call(name: str, arguments: str, *later: ChatMessage) -> ModelRequest:
+    messages = [
+        ChatMessage.system("sys"),
+        ChatMessage.user("My dog is called Rex."),
+        ChatMessage.assistant("", [ToolCall("1", name, arguments)]),
+        ChatMessage.tool("1", "OK"),
+        *later,
+    ]
+    return replace(request(), messages=messages, tools=(LOOKUP, INSERT))
+
+
+async def test_an_edit_of_memory_is_not_repeated_but_the_user_gets_a_message(
+    openai_bench: Bench,
+) -> None:
+    openai_bench.server.script(
+        say(REPEATED_DOG, usage=(10, 5)), say(action("say", message="A nice name!"), usage=(10, 5))
+    )
+    model = openai_bench.model(structured_tools=True)
+    seen, reply = await collect(model, after_call("memory_insert", DOG))
+    assert (reply.text, reply.tool_calls) == ("A nice name!", ())
+    assert reply.usage.total_tokens == 30
+    assert "".join(event.text for event in seen if isinstance(event, TextDelta)) == reply.text
+    first, second = (
+        request.body["response_format"]["json_schema"]["schema"]["anyOf"]
+        for request in openai_bench.server.requests
+    )
+    names = [option["properties"]["tool"]["const"] for option in first]
+    assert names == ["say", "lookup", "memory_insert"]
+    assert [option["properties"]["tool"]["const"] for option in second] == ["say"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        pytest.param(
+            after_call("lookup", '{"query": "a"}'), action("lookup", query="a"), id="other tool"
+        ),
+        pytest.param(
+            after_call("memory_insert", DOG),
+            action("memory_insert", label="human", new_str="Cat: Tom."),
+            id="other arguments",
+        ),
+        pytest.param(
+            after_call("memory_insert", DOG, ChatMessage.user("Again!")), REPEATED_DOG, id="asked"
+        ),
+        pytest.param(
+            replace(after_call("memory_insert", DOG), tool_choice=ToolChoice.required()),
+            REPEATED_DOG,
+            id="required",
+        ),
+    ],
+)
+async def test_a_call_that_may_have_a_use_is_made(
+    openai_bench: Bench, asked: ModelRequest, written: str
+) -> None:
+    openai_bench.server.script(say(written))
+    _, reply = await collect(openai_bench.model(structured_tools=True), asked)
+    assert [call.name for call in reply.tool_calls] == [json.loads(written)["tool"]]
+    assert len(openai_bench.server.requests) == 1
 
 
 async def test_two_invalid_replies_are_an_error(openai_bench: Bench) -> None:

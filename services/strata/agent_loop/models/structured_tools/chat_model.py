@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from strata.agent_loop.domain.model.chat import (
     ChatModel,
+    ChatRole,
     FinishReason,
     JsonReply,
     ModelEvent,
@@ -27,13 +29,16 @@ from strata.agent_loop.domain.model.chat import (
     ToolCall,
     ToolCallDelta,
     ToolChoice,
+    ToolChoiceMode,
     ToolSchema,
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.conversation_repair import argument_object
 from strata.agent_loop.models.ids import new_call_id
 from strata.agent_loop.models.structured_tools import prompt as structured_prompt
 from strata.agent_loop.models.structured_tools.action import MessageStream, parse
+from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.usage import Usage
 
 ATTEMPTS = 2
@@ -49,7 +54,11 @@ class StructuredToolModel:
         self._inner = inner
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """See `ChatModel.stream`. After a reply without an action the model is asked once more."""
+        """See `ChatModel.stream`.
+
+        The model is asked once more after a reply without an action, and, for a message to the
+        user only, after an action that it has taken already (`_repeats_earlier_call`).
+        """
         if not request.tools:
             async with aclosing(self._inner.stream(request)) as events:
                 async for event in events:
@@ -66,7 +75,7 @@ class StructuredToolModel:
                 f"The tool {request.tool_choice.name!r} is not among the offered ones.",
             )
         spent, thoughts = Usage(), list[ReasoningPart]()
-        for _ in range(ATTEMPTS):
+        for attempt in range(1, ATTEMPTS + 1):
             turn = _Turn(structured_prompt.say_name(request.tools))
             async with aclosing(self._inner.stream(_plain(request, actions))) as events:
                 async for event in events:
@@ -75,7 +84,9 @@ class StructuredToolModel:
             spent += turn.reply.usage
             thoughts += turn.reasoning()
             final = turn.finish(thoughts, spent)
-            if final is not None:
+            if attempt < ATTEMPTS and final is not None and _repeats_earlier_call(final, request):
+                actions = structured_prompt.allowed(request.tools, ToolChoice.none(), reply)
+            elif final is not None:
                 for delta in turn.rest(final):
                     yield delta
                 yield UsageEvent(spent)
@@ -84,6 +95,28 @@ class StructuredToolModel:
         raise ModelError(
             ModelErrorKind.INVALID_REPLY, "The model's reply is not one of the offered actions."
         )
+
+
+def _repeats_earlier_call(reply: ModelReply, request: ModelRequest) -> bool:
+    """Returns whether a reply repeats a call that the model has made since the user's message.
+
+    Small models do that instead of answering: one stored a fact three times and searched for it
+    seven times. Only built-in tools count whose repetition has no use, and only if the model may
+    also write to the user.
+    """
+    if request.tool_choice.mode is not ToolChoiceMode.AUTO:
+        return False
+    earlier: list[tuple[str, dict[str, Any] | None]] = []
+    for message in reversed(request.messages):
+        if message.role is ChatRole.USER:
+            break
+        earlier += [(call.name, argument_object(call.arguments)) for call in message.tool_calls]
+    return any(
+        call.name in CATALOGUE
+        and CATALOGUE[call.name].effect.repeatable
+        and (call.name, argument_object(call.arguments)) in earlier
+        for call in reply.tool_calls
+    )
 
 
 def _plain(request: ModelRequest, actions: list[ToolSchema]) -> ModelRequest:

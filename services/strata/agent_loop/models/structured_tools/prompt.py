@@ -34,6 +34,8 @@ from strata.shared.tag_escapes import escape
 from strata.shared.tool_catalogue import BLOCK_EDITS
 
 SAY = "say"
+# Without it a small model repeats the text of the result to the user, or its call.
+_AFTER_RESULT = "\n[The user does not see this result. Answer the user, or take the next action.]"
 _MEMORY_MARK = "<memory_blocks>"
 _SAY_TOOL = ToolSchema(
     SAY,
@@ -194,7 +196,7 @@ def _conversation(
             yield ChatRole.USER, f"[system] {message.text}", ()
         elif message.role is ChatRole.TOOL:
             name = names.get(message.tool_call_id or "", "tool")
-            yield ChatRole.USER, f"[result of {name}] {message.text}", message.images
+            yield ChatRole.USER, _result(name, message), message.images
         else:
             if message.text.strip():
                 text = _as_written(message.text, reply)
@@ -206,8 +208,12 @@ def _conversation(
                     yield ChatRole.USER, "[go on]", ()
                 yield ChatRole.ASSISTANT, _dump(call.name, legal_arguments(call.arguments)), ()
                 answer = messages[at]
-                yield ChatRole.USER, f"[result of {call.name}] {answer.text}", answer.images
+                yield ChatRole.USER, _result(call.name, answer), answer.images
                 at += 1
+
+
+def _result(tool: str, message: ChatMessage) -> str:
+    return f"[result of {tool}] {message.text}{_AFTER_RESULT}"
 
 
 def _dump(tool: str, arguments: str) -> str:
