@@ -229,6 +229,45 @@ async def test_releasing_an_agent_deletes_its_own_archive_only(stores: Stores) -
     assert (await stores.archives.stats(agent)).passage_count == 0
 
 
+async def test_releasing_an_agent_keeps_its_archive_if_it_is_attached_to_another_agent(
+    stores: Stores,
+) -> None:
+    agent, other = new_id("agent"), new_id("agent")
+    (stored,) = await stores.insert(agent, "read by both")
+    archive_id = stored.passage.archive_id
+    await stores.archives.prepare(other)
+    await stores.archives.attach(other, archive_id)
+    assert await stores.archives.release(agent) == 0
+    assert (await stores.archives.get(archive_id)).agent_ids == (other,)
+    assert (await stores.archives.stats(other)).passage_count == 1
+    # It is a shared archive now, which is not deleted with the agent that has it last.
+    assert await stores.archives.release(other) == 0
+    assert (await stores.archives.get(archive_id)).agent_ids == ()
+
+
+async def test_an_agent_has_a_new_archive_after_its_own_was_detached(stores: Stores) -> None:
+    agent = new_id("agent")
+    (old,) = await stores.insert(agent, "before")
+    await stores.archives.detach(agent, old.passage.archive_id)
+    (new,) = await stores.insert(agent, "after")
+    assert new.passage.archive_id != old.passage.archive_id
+    assert [a.id for a in await stores.archives.page(agent, 10, None)] == [new.passage.archive_id]
+    assert (await stores.archives.stats(agent)).passage_count == 1
+    assert await stores.archives.release(agent) == 1
+    assert (await stores.archives.get(old.passage.archive_id)).agent_ids == ()
+
+
+async def test_detaching_a_shared_archive_leaves_the_owner_its_own(stores: Stores) -> None:
+    agent, other = new_id("agent"), new_id("agent")
+    (stored,) = await stores.insert(agent, "one")
+    await stores.archives.prepare(other)
+    await stores.archives.attach(other, stored.passage.archive_id)
+    await stores.archives.detach(other, stored.passage.archive_id)
+    (more,) = await stores.insert(agent, "two")
+    assert more.passage.archive_id == stored.passage.archive_id
+    assert await stores.archives.release(agent) == 2
+
+
 @pytest.mark.parametrize("count", [2, 4, 5])
 @pytest.mark.parametrize("own", [False, True])
 async def test_a_large_archive_is_deleted_in_several_transactions(
@@ -243,9 +282,10 @@ async def test_a_large_archive_is_deleted_in_several_transactions(
         assert await stores.archives.release(agent) == count
     else:
         assert await stores.archives.delete(archive_id) == count
-    # One statement looks at the size; of more than two passages, each further one destroys two.
+    # One statement looks at the size, after one that looks whether the agent's own archive is shared;
+    # of more than two passages, each further one destroys two.
     destroying = 0 if count == 2 else count // 2 + 1
-    assert stores.database.statistics.alone - before == 1 + destroying
+    assert stores.database.statistics.alone - before == own + 1 + destroying
     with pytest.raises(NotFoundError):
         await stores.archives.get(archive_id)
     async with stores.database.transaction() as connection:

@@ -102,7 +102,10 @@ class ArchiveStore(Protocol):
         ...
 
     async def release(self, agent_id: str) -> int:
-        """Deletes an agent's record and its own archive; returns the number of deleted passages."""
+        """Deletes an agent's record and its own archive; returns the number of deleted passages.
+
+        The archive stays, as a shared one, if it is attached to another agent.
+        """
         ...
 
 

@@ -75,6 +75,19 @@ _DETACH = text(
     "DELETE FROM archival.agent_archives"
     " WHERE project_id = :project AND agent_id = :agent AND archive_id = :id"
 )
+# The agent's next passage makes another archive of its own.
+_DISOWN = text(
+    "UPDATE archival.archives SET own_agent_id = ''"
+    " WHERE project_id = :project AND id = :id AND own_agent_id = :agent"
+)
+_DISOWN_SHARED = text(
+    """
+    UPDATE archival.archives a SET own_agent_id = ''
+    WHERE a.project_id = :project AND a.own_agent_id = :agent AND EXISTS (
+        SELECT FROM archival.agent_archives x
+        WHERE x.project_id = :project AND x.archive_id = a.id AND x.agent_id <> :agent)
+    """
+)
 _PREPARE = text(
     "INSERT INTO archival.agents (project_id, agent_id) VALUES (:project, :agent)"
     " ON CONFLICT DO NOTHING"
@@ -270,12 +283,14 @@ class PostgresArchiveStore:
             return await self._read(connection, archive_id)
 
     async def detach(self, agent_id: str, archive_id: str) -> None:
-        """Detaches an archive from an agent."""
+        """Detaches an archive from an agent; its own one becomes a shared archive."""
         async with self._database.transaction() as connection:
             await self._read(connection, archive_id)
             values = {"project": current_project(), "agent": agent_id, "id": archive_id}
             if (await connection.execute(_KNOWN, values)).one_or_none() is None:
                 raise missing_agent(agent_id)
+            # Before the attachment, in the order in which the deletion of an archive locks them.
+            await connection.execute(_DISOWN, values)
             await connection.execute(_DETACH, values)
 
     async def prepare(self, agent_id: str) -> None:
@@ -303,7 +318,10 @@ class PostgresArchiveStore:
             return {row.tag: row.used for row in rows}
 
     async def release(self, agent_id: str) -> int:
-        """Detaches all archives from an agent and deletes its own."""
+        """Detaches all archives from an agent and deletes its own, unless another agent uses it."""
+        await self._database.execute(
+            _DISOWN_SHARED, {"project": current_project(), "agent": agent_id}
+        )
         destroyed = await self._destroy_most("", own=agent_id)
         async with self._database.transaction() as connection:
             await connection.execute(_FORGET, {"project": current_project(), "agent": agent_id})

@@ -159,7 +159,8 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
     ) -> None:
         """Detaches an archive from an agent; the archive stays.
 
-        NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
+        If it is the agent's own one, the next passage of the agent makes a new one. NOT_FOUND
+        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.

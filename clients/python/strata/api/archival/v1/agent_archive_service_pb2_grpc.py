@@ -73,7 +73,8 @@ class AgentArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseAgent(self, request, context):
-        """Detaches all archives from an agent, and deletes its own archive.
+        """Detaches all archives from an agent, and deletes its own archive unless it is attached to
+        another agent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

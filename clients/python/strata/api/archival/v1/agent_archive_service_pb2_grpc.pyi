@@ -22,7 +22,9 @@ class AgentArchiveServiceStub:
     GetAgentStats: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.GetAgentStatsRequest, _agent_archive_service_pb2.GetAgentStatsResponse]
     """Returns the counts of archival memory for <memory_metadata>."""
     ReleaseAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.ReleaseAgentRequest, _agent_archive_service_pb2.ReleaseAgentResponse]
-    """Detaches all archives from an agent, and deletes its own archive."""
+    """Detaches all archives from an agent, and deletes its own archive unless it is attached to
+    another agent.
+    """
 
 class AgentArchiveServiceServicer:
     """Creation, statistics and deletion of an agent's archival memory. Internal: called by the agent
@@ -48,6 +50,8 @@ class AgentArchiveServiceServicer:
         request: _agent_archive_service_pb2.ReleaseAgentRequest,
         context: _aio.ServicerContext[_agent_archive_service_pb2.ReleaseAgentRequest, _abc.Awaitable[_agent_archive_service_pb2.ReleaseAgentResponse]],
     ) -> _abc.Awaitable[_agent_archive_service_pb2.ReleaseAgentResponse]:
-        """Detaches all archives from an agent, and deletes its own archive."""
+        """Detaches all archives from an agent, and deletes its own archive unless it is attached to
+        another agent.
+        """
 
 def add_AgentArchiveServiceServicer_to_server(servicer: AgentArchiveServiceServicer, server: _aio.Server) -> None: ...

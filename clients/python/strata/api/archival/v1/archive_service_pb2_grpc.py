@@ -136,8 +136,8 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DetachArchive(self, request, context):
-        """Detaches an archive from an agent; the archive stays. NOT_FOUND
-        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
+        """Detaches an archive from an agent; the archive stays. If it is the agent's own one, the next
+        passage of the agent makes a new one. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

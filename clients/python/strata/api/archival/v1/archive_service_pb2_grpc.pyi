@@ -40,8 +40,8 @@ class ArchiveServiceStub:
     (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     DetachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DetachArchiveRequest, _archive_service_pb2.DetachArchiveResponse]
-    """Detaches an archive from an agent; the archive stays. NOT_FOUND
-    (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
+    """Detaches an archive from an agent; the archive stays. If it is the agent's own one, the next
+    passage of the agent makes a new one. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     ReindexArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]
     """Rebuilds the index of one archive while the old index serves searches, with another embedding
@@ -113,8 +113,8 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.DetachArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.DetachArchiveRequest, _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]:
-        """Detaches an archive from an agent; the archive stays. NOT_FOUND
-        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
+        """Detaches an archive from an agent; the archive stays. If it is the agent's own one, the next
+        passage of the agent makes a new one. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
 
     def ReindexArchive(
