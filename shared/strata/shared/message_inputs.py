@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from strata.api.common.v1 import message_pb2
 from strata.protocol.errors import FieldViolation
-from strata.protocol.images import MAX_ALT_TEXT, MAX_IMAGES, ImageError, inspect_image
+from strata.protocol.images import (
+    IMAGE_SUFFIXES,
+    MAX_ALT_TEXT,
+    MAX_IMAGES,
+    ImageError,
+    inspect_image,
+    is_image_type,
+)
 from strata.shared.blank_text import is_blank
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.url_guard import parse_url
@@ -65,6 +72,9 @@ def _image_violations(field: str, image: message_pb2.ImagePart) -> Iterator[Fiel
             except ImageError as error:
                 yield FieldViolation(f"{field}.data", f"the image {error}")
         case "url":
+            if image.media_type and not is_image_type(image.media_type):
+                types = ", ".join(IMAGE_SUFFIXES)
+                yield FieldViolation(f"{field}.media_type", f"must be empty or one of {types}")
             if not image.url.startswith("https://"):
                 yield FieldViolation(f"{field}.url", "must be an https URL")
             else:

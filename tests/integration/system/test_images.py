@@ -99,11 +99,24 @@ async def test_events_and_listings_contain_no_bytes_of_images(system: System) ->
         (user_message("", [raw(data=png(), media_type="image/gif")]), "parts[0].image.data"),
         (user_message("", [raw(data=padded(png(), MAX_IMAGE_BYTES + 1))]), "parts[0].image.data"),
         (
+            user_message("", [raw(url="https://a.b/c", media_type="a\0b")]),
+            "parts[0].image.media_type",
+        ),
+        (
             message_pb2.MessageInput(role=message_pb2.ROLE_ASSISTANT, parts=[image(png())]),
             "parts[0]",
         ),
     ],
-    ids=["no image", "no source", "http", "credentials", "another type", "too large", "role"],
+    ids=[
+        "no image",
+        "no source",
+        "http",
+        "credentials",
+        "another type",
+        "too large",
+        "type of url",
+        "role",
+    ],
 )
 async def test_an_invalid_image_is_refused_by_field(
     system: System, message: message_pb2.MessageInput, field: str

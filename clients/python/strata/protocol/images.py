@@ -65,6 +65,11 @@ def is_image_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def is_image_type(media_type: str) -> bool:
+    """Returns whether images of a media type are accepted."""
+    return _canonical_type(media_type) in IMAGE_SUFFIXES
+
+
 def inspect_image(data: bytes, media_type: str = "") -> ImageHeader:
     """Returns the type and the size of an image.
 
@@ -81,7 +86,7 @@ def inspect_image(data: bytes, media_type: str = "") -> ImageHeader:
     header = _png(data) or _gif(data) or _webp(data) or _jpeg(data)
     if header is None:
         raise ImageError("is not a PNG, JPEG, GIF or WebP file, or its header is damaged")
-    declared_type = _ALIASES.get(media_type.lower(), media_type.lower())
+    declared_type = _canonical_type(media_type)
     if declared_type and declared_type != header.media_type:
         raise ImageError(f"is {header.media_type}, not {media_type[:100]}")
     if not (0 < header.width <= MAX_IMAGE_PIXELS and 0 < header.height <= MAX_IMAGE_PIXELS):
@@ -90,6 +95,10 @@ def inspect_image(data: bytes, media_type: str = "") -> ImageHeader:
             " along each side"
         )
     return header
+
+
+def _canonical_type(media_type: str) -> str:
+    return _ALIASES.get(media_type.lower(), media_type.lower())
 
 
 def _png(data: bytes) -> ImageHeader | None:

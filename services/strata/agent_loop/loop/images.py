@@ -105,7 +105,8 @@ class _Filler:
     def _part(self, part: MessagePart) -> MessagePart:
         if not isinstance(part, ImagePart):
             return part
-        image = identified(part) if part.data else self._answers[part.url]
+        # The source of sent bytes is unknown, whatever the client wrote into the output-only field.
+        image = identified(replace(part, url="")) if part.data else self._answers[part.url]
         if isinstance(image, str):
             return image_note(part, image)
         if image.size_bytes > self._remaining_bytes:

@@ -93,6 +93,14 @@ async def test_a_turn_without_images_loads_none() -> None:
     assert harness.recall.loaded == []
 
 
+async def test_the_source_that_a_client_states_for_sent_bytes_is_not_stored() -> None:
+    harness = LoopHarness()
+    await harness.run(show(harness, *sent(png(), url="https://bank.example/x")), reply("A dot."))
+    message = harness.recall.messages[1]
+    assert [image.url for image in message.images] == [""]
+    assert message.provenance == (Provenance.USER,)
+
+
 async def test_image_by_url_is_fetched_once_stored_and_labelled() -> None:
     harness = LoopHarness()
     web = Web(cat=png())
