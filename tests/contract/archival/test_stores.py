@@ -282,7 +282,7 @@ async def test_a_large_archive_is_deleted_in_several_transactions(
         assert await stores.archives.release(agent) == count
     else:
         assert await stores.archives.delete(archive_id) == count
-    # One statement looks at the size, after one that looks whether an agent's own archive is shared.
+    # One statement looks at the size, after one that looks whether the agent's archive is shared.
     # Of more than two passages, each further one destroys two.
     destroying = 0 if count == 2 else count // 2 + 1
     assert stores.database.statistics.alone - before == own + 1 + destroying

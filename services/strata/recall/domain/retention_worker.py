@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
 
+from strata.protocol.errors import DeadlineExceededError, StrataError, UnavailableError
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import TURN_DAYS, OldMessages, SweepResult
 from strata.shared.clock import Clock
@@ -13,6 +14,9 @@ from strata.shared.polling import keep_polling
 
 _PROJECTS = 100
 _AGENTS = 100
+# Batches of one project before the next project has its turn: a project may have millions of
+# messages.
+_BATCHES_IN_TURN = 10
 _Sweep = Callable[[str, str, datetime, Cursor | None, int], Awaitable[SweepResult]]
 
 _log = get_logger(__name__)
@@ -43,41 +47,89 @@ class RetentionWorker:
     async def round(self) -> int:
         """Processes all projects once; returns the number of deleted messages.
 
+        An agent whose messages cannot be deleted is left for the next round.
+
         Raises:
             UnavailableError: The database cannot be reached.
         """
         total, after = 0, ""
+        unfinished: list[AsyncIterator[int]] = []
         while projects := await self._old.projects(after, _PROJECTS):
             for project_id, days in projects:
-                # Deleting a summary makes the messages that it refers to deletable.
-                while deleted := await self._project(project_id, days):
-                    total += deleted
+                total += await self._turn(self._project(project_id, days), unfinished)
             after = projects[-1][0]
+        while unfinished:
+            turns, unfinished = unfinished, []
+            for batches in turns:
+                total += await self._turn(batches, unfinished)
         return total
 
-    async def _project(self, project_id: str, days: int) -> int:
-        now = self._clock.now()
-        before = now - timedelta(days=days)
-        begun_before = now - timedelta(days=max(days, TURN_DAYS))
-        total, turns, after = 0, 0, ""
-        while agents := await self._old.agents(project_id, after, _AGENTS):
-            for agent_id in agents:
-                total += await self._walk(self._old.sweep, project_id, agent_id, before)
-                # After the messages, since a turn stays while it has messages.
-                turns += await self._walk(self._old.sweep_turns, project_id, agent_id, begun_before)
-            after = agents[-1]
-        if total or turns:
-            _log.info(
-                "old messages were deleted", project_id=project_id, messages=total, turns=turns
-            )
-        return total
-
-    async def _walk(self, sweep: _Sweep, project_id: str, agent_id: str, before: datetime) -> int:
+    async def _turn(self, batches: AsyncIterator[int], unfinished: list[AsyncIterator[int]]) -> int:
+        """Deletes some batches of a project; adds it to `unfinished` if there may be more."""
         total = 0
+        for _ in range(_BATCHES_IN_TURN):
+            deleted = await anext(batches, None)
+            if deleted is None:
+                return total
+            total += deleted
+        unfinished.append(batches)
+        return total
+
+    async def _project(self, project_id: str, days: int) -> AsyncIterator[int]:
+        """Yields the number of deleted messages of each batch."""
+        deleted_any = True
+        while deleted_any:
+            # Deleting a summary makes the messages that it refers to deletable.
+            deleted_any = False
+            now = self._clock.now()
+            before = now - timedelta(days=days)
+            begun_before = now - timedelta(days=max(days, TURN_DAYS))
+            messages = turns = 0
+            after = ""
+            while agents := await self._old.agents(project_id, after, _AGENTS):
+                for agent_id in agents:
+                    async for count in self._walk(self._old.sweep, project_id, agent_id, before):
+                        messages += count
+                        yield count
+                    # After the messages, since a turn stays while it has messages.
+                    async for count in self._walk(
+                        self._old.sweep_turns, project_id, agent_id, begun_before
+                    ):
+                        turns += count
+                        yield 0
+                after = agents[-1]
+            deleted_any = messages > 0
+            if messages or turns:
+                _log.info(
+                    "old messages were deleted",
+                    project_id=project_id,
+                    messages=messages,
+                    turns=turns,
+                )
+
+    async def _walk(
+        self, sweep: _Sweep, project_id: str, agent_id: str, before: datetime
+    ) -> AsyncIterator[int]:
         cursor: Cursor | None = None
+        limit = self._batch
         while True:
-            swept = await sweep(project_id, agent_id, before, cursor, self._batch)
-            total += swept.deleted
+            try:
+                swept = await sweep(project_id, agent_id, before, cursor, limit)
+            except UnavailableError:
+                raise
+            except StrataError as error:
+                if isinstance(error, DeadlineExceededError) and limit > 1:
+                    # Some messages have many megabytes of images.
+                    limit = max(1, limit // 4)
+                    continue
+                _log.warning(
+                    "old messages not deleted",
+                    project_id=project_id,
+                    agent_id=agent_id,
+                    error=repr(error),
+                )
+                return
+            yield swept.deleted
             cursor = swept.cursor
             if cursor is None:
-                return total
+                return
