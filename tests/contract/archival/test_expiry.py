@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -13,8 +15,8 @@ from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter, Passage
 from strata.archival.domain.search import Search
-from strata.archival.store import Expiry
-from strata.protocol.errors import InvalidArgumentError, NotFoundError
+from strata.archival.store import Expiry, destruction
+from strata.protocol.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
 from strata.shared import context
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey
@@ -167,6 +169,41 @@ async def test_passages_older_than_the_time_to_live_are_refused(stores: Stores) 
     with pytest.raises(InvalidArgumentError) as caught:
         await stores.passages.insert(ArchiveRef(archive_id=young.archive_id), new, archive("-"))
     assert [violation.field for violation in caught.value.violations] == ["passages[1].create_time"]
+
+
+def project_of(request: context.RequestContext) -> str:
+    with context.use(request):
+        return context.current_project()
+
+
+class SlowDatabase:
+    """A database in which statements for one project run into their time limit."""
+
+    def __init__(self, stores: Stores, slow_project: str) -> None:
+        self._database = stores.database
+        self._slow_project = slow_project
+
+    def transaction(self, *, project_id: str) -> AbstractAsyncContextManager[AsyncConnection]:
+        if project_id == self._slow_project:
+            raise DeadlineExceededError("a database statement took too long")
+        return self._database.transaction(project_id=project_id)
+
+
+async def test_archives_whose_passages_cannot_be_destroyed_do_not_stop_the_others(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destruction, "_ARCHIVE_BATCH", 2)
+    callers = sorted((as_project() for _ in range(2)), key=project_of)
+    for caller in callers:
+        with context.use(caller):
+            for number in range(2):
+                _, old, _ = await aged(stores, f"archive {number}")
+                await live(stores, old, HOUR)
+    slow: Any = SlowDatabase(stores, project_of(callers[0]))
+    worker = Expiry(slow, stores.worker, batch=10, poll=1, wake=lambda: None)
+    assert await worker.destroy_expired() == 2
+    assert await worker.destroy_expired() == 0
+    assert await expiry(stores)[0].destroy_expired() == 2
 
 
 async def test_expired_passages_are_removed_from_the_index(

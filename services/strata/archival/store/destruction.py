@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import TextClause, text
 
 from strata.archival.store.rows import EMPTIED, LOCK_PASSAGES, PASSAGES, UNEXPIRED
+from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.db import Database
 from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.logs import get_logger
+from strata.shared.polling import keep_polling
+
+_log = get_logger(__name__)
 
 _ARCHIVE_BATCH = 50
 
@@ -66,7 +70,8 @@ _FIND = text(
         SELECT project_id, id, now() - time_to_live * interval '1 second' AS cutoff
         FROM archival.archives WHERE time_to_live > 0
     )
-    SELECT project_id, id FROM expiring_archives e WHERE EXISTS (
+    SELECT project_id, id FROM expiring_archives e
+    WHERE (project_id, id) > (:after_project, :after) AND EXISTS (
         SELECT 1 FROM archival.passages p
         WHERE p.project_id = e.project_id AND p.archive_id = e.id AND NOT p.purge
           AND p.create_time <= e.cutoff)
@@ -122,19 +127,46 @@ class Expiry:
         self._wake = wake
 
     async def destroy_expired(self) -> int:
-        """Destroys a batch of expired passages in some archives; returns their number."""
-        archives = await self._worker.system_query(_FIND, {"count": _ARCHIVE_BATCH})
+        """Destroys a batch of expired passages in each archive; returns their number.
+
+        An archive whose passages cannot be destroyed does not stop the others.
+
+        Raises:
+            UnavailableError: The database cannot be reached.
+        """
         total = 0
-        for row in archives:
-            values = {"project": row.project_id, "archive": row.id, "count": self._batch}
-            async with self._database.transaction(project_id=row.project_id) as connection:
-                total += int((await connection.execute(_EXPIRED, values)).one().passages)
-            self._wake()
-        return total
+        after = ("", "")
+        while True:
+            values = {"after_project": after[0], "after": after[1], "count": _ARCHIVE_BATCH}
+            archives = await self._worker.system_query(_FIND, values)
+            for row in archives:
+                total += await self._destroy_in(row.project_id, row.id)
+            if len(archives) < _ARCHIVE_BATCH:
+                return total
+            after = (archives[-1].project_id, archives[-1].id)
+
+    async def _destroy_in(self, project_id: str, archive_id: str) -> int:
+        values = {"project": project_id, "archive": archive_id, "count": self._batch}
+        try:
+            async with self._database.transaction(project_id=project_id) as connection:
+                row = (await connection.execute(_EXPIRED, values)).one()
+        except UnavailableError:
+            raise
+        except StrataError as error:
+            _log.warning(
+                "expired passages not destroyed",
+                project_id=project_id,
+                archive_id=archive_id,
+                error=repr(error),
+            )
+            return 0
+        self._wake()
+        return int(row.passages)
 
     async def run(self) -> None:
         """Destroys expired passages periodically, until cancelled."""
-        while True:
-            while await self.destroy_expired():
-                pass
-            await asyncio.sleep(self._poll)
+        await keep_polling(self._destroy_all, self._poll, "expired passages are not destroyed")
+
+    async def _destroy_all(self) -> None:
+        while await self.destroy_expired():
+            pass
