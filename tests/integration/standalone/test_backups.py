@@ -63,6 +63,22 @@ async def make_data(folder: DataFolder) -> None:
     folder.close()
 
 
+async def test_links_to_files_that_a_server_reads_are_followed(folder: Path) -> None:
+    data = DataFolder(folder / "data")
+    await make_data(data)
+    (folder / "elsewhere").write_text("of another disk")
+    (data.secrets / "master-key").symlink_to(folder / "elsewhere")
+    (data.prompts / "linked.txt").symlink_to("mine.txt")
+    (data.prompts / "refused.txt").symlink_to(folder / "elsewhere")
+    written = await write_backup(data, folder / "backup")
+    assert (folder / "backup" / "secrets" / "master-key").read_text() == "of another disk"
+    assert (folder / "backup" / "prompts" / "linked.txt").read_text() == "Be brief."
+    assert {name for name in written.files if name.startswith("prompts/")} == {
+        "prompts/mine.txt",
+        "prompts/linked.txt",
+    }
+
+
 async def test_a_backup_of_a_stopped_database_is_checked_by_loading_it(folder: Path) -> None:
     data = DataFolder(folder / "data")
     await make_data(data)

@@ -19,7 +19,8 @@ from strata.standalone.files import write_atomically
 FORMAT = 1
 MANIFEST = "manifest.json"
 DUMP = "database.dump"
-FOLDERS = ("secrets", "prompts")
+SECRETS = "secrets"
+FOLDERS = (SECRETS, "prompts")
 """Folders of the data folder that a backup contains, with the files in them."""
 PARTIAL = ".partial"
 """The end of the name of a backup, or of a data folder, that is not complete."""
@@ -89,7 +90,7 @@ def read_manifest(folder: Path) -> Manifest:
         DataLossError: The backup is not complete, or its manifest was changed.
     """
     try:
-        content: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        content: Any = json.loads((folder / MANIFEST).read_text("utf-8"))
     except FileNotFoundError:
         if (folder / DUMP).exists():
             raise DataLossError(f"{folder} is not complete: the backup was interrupted.") from None
@@ -98,8 +99,10 @@ def read_manifest(folder: Path) -> Manifest:
             reason=Reason.IN_USE,
             metadata={"folder": str(folder)},
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise DataLossError(f"{folder / MANIFEST} cannot be read: it is damaged.") from error
+    if not isinstance(content, dict):
+        raise DataLossError(f"{folder / MANIFEST} cannot be read: it is damaged.")
     if content.pop("digest", "") != _digest(content):
         raise DataLossError(f"{folder / MANIFEST} is damaged: its hash does not match.")
     if content.pop("format") != FORMAT:

@@ -113,6 +113,14 @@ def _check_empty(target: Path) -> None:
             reason=Reason.IN_USE,
             metadata={"folder": str(target)},
         )
+    if target.is_symlink() or target.is_mount():
+        # The restored folder replaces it, which the operating system would refuse at the end.
+        raise FailedPreconditionError(
+            f"{target} is a {'link' if target.is_symlink() else 'mount point'}. Restore the backup"
+            f" into a folder within it, such as {target / 'data'}.",
+            reason=Reason.IN_USE,
+            metadata={"folder": str(target)},
+        )
 
 
 def _check_revisions(manifest: Manifest) -> None:

@@ -17,6 +17,7 @@ from strata.standalone.backup.manifest import (
     DUMP,
     FOLDERS,
     PARTIAL,
+    SECRETS,
     FileEntry,
     Manifest,
     entry_of,
@@ -117,10 +118,16 @@ def _copy_folders(source: Path, target: Path) -> dict[str, FileEntry]:
             continue
         (target / name).mkdir(mode=0o700)
         for path in sorted((source / name).iterdir()):
-            if path.is_file() and not path.is_symlink():
+            if path.is_file() and _is_used(path):
                 copy_file(path, target / name / path.name)
                 entries[f"{name}/{path.name}"] = entry_of(path)
     return entries
+
+
+def _is_used(path: Path) -> bool:
+    """Returns whether a server reads a file: it refuses links to prompts outside of the folder."""
+    folder = path.parent
+    return folder.name == SECRETS or path.resolve().is_relative_to(folder.resolve())
 
 
 def copy_file(source: Path, target: Path) -> None:

@@ -65,6 +65,9 @@ def test_a_complete_backup_is_read_unchanged(backup: Path) -> None:
         (lambda folder: (folder / "secrets" / "key").unlink(), "secrets/key is missing"),
         (lambda folder: (folder / MANIFEST).unlink(), "the backup was interrupted"),
         (lambda folder: (folder / MANIFEST).write_text(""), "cannot be read"),
+        (lambda folder: (folder / MANIFEST).write_text("[]"), "cannot be read"),
+        (lambda folder: (folder / MANIFEST).write_text("null"), "cannot be read"),
+        (lambda folder: (folder / MANIFEST).write_text("[" * 100_000), "cannot be read"),
         (
             lambda folder: (folder / MANIFEST).write_bytes((folder / MANIFEST).read_bytes()[:-20]),
             "cannot be read",

@@ -89,6 +89,25 @@ async def test_a_data_folder_in_use_is_not_overwritten(tmp_path: Path) -> None:
     assert names(target) == ["file"]
 
 
+async def test_a_link_is_refused_as_the_new_data_folder_at_once(tmp_path: Path) -> None:
+    backup = make_backup(tmp_path / "backup")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    with pytest.raises(FailedPreconditionError, match=r"is a link\. Restore .+/data/data\."):
+        await restore_backup(backup, tmp_path / "data")
+    assert names(tmp_path / "disk") == []
+
+
+async def test_a_mount_point_is_refused_as_the_new_data_folder_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = make_backup(tmp_path / "backup")
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "data")
+    with pytest.raises(FailedPreconditionError, match="is a mount point"):
+        await restore_backup(backup, tmp_path / "data")
+
+
 async def test_a_backup_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     backup = make_backup(tmp_path / "backup", recall="9999")
     with pytest.raises(FailedPreconditionError, match=r"release 0\.9, whose schema of recall"):
