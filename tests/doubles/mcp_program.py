@@ -8,6 +8,7 @@ it does. Without the file the program ends.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -113,6 +114,10 @@ def act(name: str, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 -
         case "draw":
             image = {"type": "image", "mimeType": "image/png", "data": arguments["data"]}
             return {"content": [{"type": "text", "text": "Drawn."}, image]}
+        case "photograph":
+            data = b"GIF89a\1\0\1\0".ljust(int(arguments["size"]), b"\0")
+            encoded = base64.b64encode(data).decode()
+            return {"content": [{"type": "image", "mimeType": "image/gif", "data": encoded}]}
         case "cut":
             return text("a cut text: \ud83d")
         case "change":

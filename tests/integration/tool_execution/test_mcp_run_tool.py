@@ -11,6 +11,7 @@ from image_samples import png
 from mcp_support import Mcp, tool
 from strata.api.common.v1 import message_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.protocol.images import MAX_IMAGE_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
@@ -43,6 +44,13 @@ async def test_images_of_a_tool_are_returned_with_their_bytes(mcp: Mcp) -> None:
     ran = await run(mcp, "painter__draw", data=base64.b64encode(drawn).decode())
     [image] = ran.tool_return.images
     assert (image.media_type, image.width, image.height, image.data) == ("image/png", 5, 4, drawn)
+
+
+async def test_the_largest_image_fits_into_a_message_of_a_server(mcp: Mcp) -> None:
+    await mcp.program("painter", tool("photograph"))
+    ran = await run(mcp, "painter__photograph", size=MAX_IMAGE_BYTES)
+    [image] = ran.tool_return.images
+    assert (image.media_type, len(image.data)) == ("image/gif", MAX_IMAGE_BYTES)
 
 
 async def test_arguments_are_checked_before_the_server_is_called(mcp: Mcp) -> None:

@@ -23,8 +23,8 @@ from strata.tool_execution.settings import ToolExecutionSettings
 _REPORT_S = 1.0
 # A session without a call is closed after this time. It holds a connection or a program.
 _IDLE_S = 600.0
-# Largest message of an MCP server: the same as the limit of a request of Strata's clients.
-_MESSAGE_BYTES = 4 * MIB
+# Largest message of an MCP server: the largest image is 5 MiB in Base64, with some text beside it.
+_MESSAGE_BYTES = 8 * MIB
 
 
 async def open_mcp(
