@@ -562,6 +562,9 @@ async def test_a_client_that_disconnects_during_its_request_is_not_an_error(
 async def test_body_that_is_too_large_is_refused(http: httpx2.AsyncClient) -> None:
     response = await http.post("/v1/chat/completions", content=b" " * 5_000_000)
     assert response.status_code == 413
+    message = response.json()["error"]["message"]
+    assert message.startswith("The body is larger than the 4194304 bytes allowed.")
+    assert "STRATA_GATEWAY_LIMITS__MAX_MESSAGE_BYTES" in message
 
 
 async def test_unknown_agent_is_not_found(sdk: openai.AsyncOpenAI) -> None:

@@ -12,6 +12,11 @@ from starlette.responses import JSONResponse, Response
 from strata.gateway.http.calls import BodyTooLargeError
 from strata.gateway.http.openai_api.errors import ApiError, of_call
 
+_HOW_TO_RAISE = (
+    "If the client sends the whole conversation with each message, send only the new ones, or let"
+    " the operator raise STRATA_GATEWAY_LIMITS__MAX_MESSAGE_BYTES."
+)
+
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -24,7 +29,9 @@ def answering(handle: Handler) -> Handler:
         except grpc.aio.AioRpcError as error:
             failure = of_call(error)
         except BodyTooLargeError as error:
-            failure = ApiError(str(error), status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            failure = ApiError(
+                f"{error} {_HOW_TO_RAISE}", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            )
         except ApiError as error:
             failure = error
         return JSONResponse(failure.body, status_code=failure.status, headers=failure.headers)
