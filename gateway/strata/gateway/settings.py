@@ -204,9 +204,10 @@ class GatewaySettings(MasterKeySettings):
     run_events_days: float = Field(
         default=90.0,
         ge=0,
-        description="Days to keep the events of a finished run; 0 for no limit. A project that"
-        " keeps its messages for a shorter time keeps its events only as long. The run itself, its"
-        " end and its tokens stay; its stream and its explanation are deleted.",
+        description="Days to keep the events of a finished run, and decided requests for approval;"
+        " 0 for no limit. A project that keeps its messages for a shorter time keeps these only as"
+        " long. The run itself, its end and its tokens stay; its stream and its explanation are"
+        " deleted.",
     )
     model_prices: dict[str, ModelPrice] = Field(
         default_factory=dict,

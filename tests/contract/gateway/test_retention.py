@@ -10,10 +10,21 @@ import asyncpg
 import pytest
 
 from contract.gateway.stores import Gateways
-from gateway_records import PROJECT, WELL, events, fence_of, new_run, new_webhook, taken
+from gateway_records import (
+    PROJECT,
+    WELL,
+    answering,
+    asking,
+    events,
+    fence_of,
+    new_run,
+    new_webhook,
+    taken,
+)
 from strata.gateway.retention import worker as retention_worker
 from strata.gateway.retention.store import BACKLOG_FULL, PostgresRetention, RetainedKind
 from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
+from strata.gateway.runs.domain.approvals import ApprovalFilter
 from strata.gateway.runs.events.live_run import RunHub
 from strata.gateway.runs.events.peers import Peers
 from strata.gateway.runs.events.run_follower import RunFollower
@@ -114,6 +125,53 @@ async def test_events_are_kept_no_longer_than_the_messages_of_the_project(
     rows = await execute(gateways, "SELECT DISTINCT run_id FROM gateway.run_events")
     assert [row["run_id"] for row in rows] == [kept]
     assert forgotten != kept
+
+
+async def approvals(gateways: Gateways, project: str = PROJECT) -> list[str]:
+    decided = ApprovalFilter(include_decided=True)
+    listed = await gateways.first.approvals(project, decided, after=None, limit=10)
+    return [approval.id for approval in listed]
+
+
+async def test_decided_approvals_are_kept_as_long_as_events(gateways: Gateways) -> None:
+    ids = {}
+    for name, seconds in (("answered", 600), ("missed", -1), ("pending", 600), ("being", 600)):
+        fence = await taken(gateways.first, "gateway-1", f"conversation-{name}")
+        ids[name], ending = asking(seconds=seconds)
+        await gateways.first.finish(fence, ending, events(1), take_next=False)
+    for name in ("answered", "being"):
+        answer = replace(answering(ids[name]), conversation_id=f"conversation-{name}")
+        accepted = await gateways.first.accept(answer)
+        assert accepted.dispatch is not None
+        if name == "answered":
+            fence = fence_of(accepted.dispatch, "gateway-1")
+            await gateways.first.finish(fence, WELL, events(1), take_next=False)
+    await make_older(gateways, "runs", "finish_time", 8)
+    await make_older(gateways, "approvals", "decide_time", 8)
+    await execute(
+        gateways,
+        "UPDATE gateway.approvals SET expire_time = expire_time - interval '8 days'"
+        f" WHERE id = '{ids['missed']}'",
+    )
+    assert await approvals(gateways) == sorted(ids.values())
+    await worker_of(gateways, {PROJECT: 9.0}, event_days=0).delete_old()
+    assert await approvals(gateways) == sorted(ids.values())
+    await worker_of(gateways, {PROJECT: 7.0}, event_days=0).delete_old()
+    assert await approvals(gateways) == sorted((ids["pending"], ids["being"]))
+
+
+async def test_the_retention_of_messages_is_read_once_for_each_project(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.finish(fence, asking()[1], events(1), take_next=False)
+    asked = []
+
+    async def days(project_id: str) -> float:
+        asked.append(project_id)
+        return 0.0
+
+    store = PostgresRetention(gateways.database, gateways.worker)
+    await RetentionWorker(store, days, RetentionTerms(pause_s=0.0)).delete_old()
+    assert asked == [PROJECT]
 
 
 @pytest.mark.parametrize("after", [0, 1])

@@ -1,1 +1,1 @@
-"""Retention of run events, webhook deliveries and webhooks of single runs."""
+"""Retention of run events, approvals, webhook deliveries and webhooks of single runs."""

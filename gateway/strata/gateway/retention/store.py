@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from sqlalchemy import TextClause, text
 
+from strata.gateway.runs.store.conditions import PENDING_APPROVAL
 from strata.gateway.runs.store.statements import delete_events_sql, mark_events_deleted_sql
 from strata.shared.db import Database
 from strata.shared.project_turns import projects_in_turn
@@ -25,6 +26,7 @@ class RetainedKind(StrEnum):
     """Kinds of rows with a retention time."""
 
     EVENTS = "EVENTS"
+    APPROVALS = "APPROVALS"
     DELIVERIES = "DELIVERIES"
     WEBHOOKS = "WEBHOOKS"
     BACKLOG = "BACKLOG"
@@ -40,6 +42,7 @@ _PROJECTS = {
     RetainedKind.EVENTS: _projects(
         "gateway.runs", "finish_time IS NOT NULL AND NOT events_deleted"
     ),
+    RetainedKind.APPROVALS: _projects("gateway.approvals", "true"),
     RetainedKind.DELIVERIES: _projects("gateway.webhook_deliveries", "true"),
     RetainedKind.WEBHOOKS: _projects("gateway.webhooks", "run_id <> ''"),
     RetainedKind.BACKLOG: _projects("gateway.webhook_deliveries", "state = 'PENDING'"),
@@ -54,6 +57,20 @@ _DELETE = {
         {delete_events_sql("old_runs")}
     )
     {mark_events_deleted_sql("old_runs")}
+    """),
+    # Their ids are in the order of time, so old ones are found first. While the run with the answer
+    # has not ended, the approval may be opened again.
+    RetainedKind.APPROVALS: text(f"""
+    DELETE FROM gateway.approvals
+     WHERE project_id = :project_id AND id IN (
+           SELECT id FROM gateway.approvals approval
+            WHERE project_id = :project_id AND NOT ({PENDING_APPROVAL})
+              AND coalesce(decide_time, expire_time) < {_OLD}
+              AND NOT EXISTS (
+                  SELECT FROM gateway.runs run
+                   WHERE run.project_id = :project_id AND run.id = approval.answer_run_id
+                     AND (run.finish_time IS NULL OR run.finish_time >= {_OLD}))
+            ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
     """),
     RetainedKind.DELIVERIES: text(f"""
     DELETE FROM gateway.webhook_deliveries
@@ -117,7 +134,8 @@ class PostgresRetention:
         Args:
             project_id: The project.
             kind: The kind; for EVENTS the rows are runs, each with all of its events.
-            days: Age since the end of the run, or since the creation of the row.
+            days: Age since the end of the run, the decision of the approval, or the creation of the
+                row.
             limit: Rows of the batch.
         """
         values = {"project_id": project_id, "kept_s": days * 86400, "limit": limit}

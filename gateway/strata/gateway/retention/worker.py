@@ -28,8 +28,8 @@ class RetentionTerms:
     """Retention times, and the pace of the deletion.
 
     Attributes:
-        event_days: Maximum number of days to keep the events of a finished run; 0 for no limit of
-            the server.
+        event_days: Maximum number of days to keep the events of a finished run, and decided
+            approvals; 0 for no limit of the server.
         delivery_days: Days to keep finished deliveries, and webhooks of single runs.
         backlog: Maximum number of pending deliveries per project.
         every_s: Seconds between two rounds.
@@ -79,12 +79,17 @@ class RetentionWorker:
     async def delete_old(self) -> int:
         """Deletes old rows of all projects; returns their number."""
         total = 0
-        for kind in (RetainedKind.EVENTS, RetainedKind.DELIVERIES, RetainedKind.WEBHOOKS):
+        event_days: dict[str, float] = {}
+        for kind in RetainedKind:
+            if kind is RetainedKind.BACKLOG:
+                continue
             unfinished: list[tuple[str, _Delete]] = []
             async for project_id in self._projects(kind):
                 days = self._terms.delivery_days
-                if kind is RetainedKind.EVENTS:
-                    days = await self._event_days(project_id)
+                if kind in (RetainedKind.EVENTS, RetainedKind.APPROVALS):
+                    if project_id not in event_days:
+                        event_days[project_id] = await self._event_days(project_id)
+                    days = event_days[project_id]
                 if days:
                     delete = partial(self._store.delete, project_id, kind, days=days)
                     count, has_more = await self._batches(project_id, delete)
@@ -106,9 +111,9 @@ class RetentionWorker:
         return total
 
     async def _event_days(self, project_id: str) -> float:
-        """Returns the days for which a project's events are kept; 0 keeps them forever.
+        """Returns the days for which events and approvals of a project are kept; 0 means forever.
 
-        Events contain the text of messages, so they are kept no longer than the messages.
+        They contain the text of messages, so they are kept no longer than the messages.
         """
         try:
             limits = (self._terms.event_days, await self._message_days(project_id))

@@ -158,7 +158,8 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
     ) -> AsyncGenerator[run_service_pb2.Approval, None]:
         """Lists approval requests of all agents of the project, oldest first.
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        Decided ones are deleted as late as the events of a run that ended then. INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
 
         Args:
             agent_id: Only approvals of this agent.

@@ -198,8 +198,8 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovals(self, request, context):
-        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists approval requests of all agents of the project, oldest first. Decided ones are deleted as
+        late as the events of a run that ended then. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -63,8 +63,8 @@ class RunServiceStub:
     refused answer changes nothing.
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
-    """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT
-    (INVALID_PAGE_TOKEN).
+    """Lists approval requests of all agents of the project, oldest first. Decided ones are deleted as
+    late as the events of a run that ended then. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     GetApproval: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetApprovalRequest, _run_service_pb2.GetApprovalResponse]
     """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND)."""
@@ -193,8 +193,8 @@ class RunServiceServicer:
         request: _run_service_pb2.ListApprovalsRequest,
         context: _aio.ServicerContext[_run_service_pb2.ListApprovalsRequest, _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]:
-        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT
-        (INVALID_PAGE_TOKEN).
+        """Lists approval requests of all agents of the project, oldest first. Decided ones are deleted as
+        late as the events of a run that ended then. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
     def GetApproval(
