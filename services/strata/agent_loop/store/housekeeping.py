@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 from sqlalchemy import text
@@ -10,6 +9,7 @@ from sqlalchemy import text
 from strata.agent_loop.store.request_table import REQUESTS
 from strata.shared.db import Database, delete_in_batches
 from strata.shared.idempotency.request_table import REQUESTS_KEPT
+from strata.shared.polling import keep_polling
 
 _JOURNAL = text(
     """
@@ -20,7 +20,7 @@ _JOURNAL = text(
     """
 )
 
-_PAUSE = timedelta(hours=1)
+_EVERY_S = 3600.0
 
 
 class Housekeeping:
@@ -46,6 +46,4 @@ class Housekeeping:
 
     async def keep_cleaning(self) -> None:
         """Cleans up once an hour, until it is cancelled."""
-        while True:
-            await self.clean()
-            await asyncio.sleep(_PAUSE.total_seconds())
+        await keep_polling(self.clean, _EVERY_S, "old data is not deleted")

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import TextClause
 
+from strata.protocol.errors import DeadlineExceededError
 from strata.shared.db.database import Database
 
 _BATCH_ROWS = 1_000
@@ -17,17 +18,28 @@ async def delete_in_batches(
 ) -> int:
     """Executes a DELETE until it finds no more rows; returns the number of deleted rows.
 
-    Each batch is a transaction of its own, so that locks are short.
+    Each batch is a transaction of its own, so that locks are short. A batch that runs into the time
+    limit of statements is repeated with fewer rows.
 
     Args:
         worker: Connects with the worker role.
         statement: Deletes at most ``:count`` rows.
         values: The other parameters of the statement.
+
+    Raises:
+        DeadlineExceededError: A single row cannot be deleted in time.
     """
-    total = 0
+    total, count = 0, _BATCH_ROWS
     while True:
-        async with worker.system_transaction() as connection:
-            result = await connection.execute(statement, {**values, "count": _BATCH_ROWS})
+        try:
+            async with worker.system_transaction() as connection:
+                result = await connection.execute(statement, {**values, "count": count})
+        except DeadlineExceededError:
+            # Rows may be large, such as returns of tools with images.
+            if count == 1:
+                raise
+            count = max(1, count // 4)
+            continue
         total += result.rowcount
-        if result.rowcount < _BATCH_ROWS:
+        if result.rowcount < count:
             return total

@@ -13,12 +13,12 @@ transaction writes the request:
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import text
@@ -29,11 +29,12 @@ from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.batched_deletion import delete_in_batches
 from strata.shared.db.database import Database
 from strata.shared.idempotency.keys import RequestKey, check_same_request
+from strata.shared.polling import keep_polling
 
 ResultT = TypeVar("ResultT")
 
 _ATTEMPTS = 3
-_PAUSE = timedelta(hours=1)
+_EVERY_S = 3600.0
 _IS_REQUEST = "project_id = :project AND request_id = :request"
 REQUESTS_KEPT = timedelta(days=7)
 """How long a repeated request id is recognised: longer than any client repeats a request."""
@@ -173,9 +174,9 @@ class RequestTable:
 
     async def delete_expired_hourly(self, worker: Database) -> None:
         """Deletes expired requests once an hour, until cancelled; see `delete_expired`."""
-        while True:
-            await self.delete_expired(worker)
-            await asyncio.sleep(_PAUSE.total_seconds())
+        await keep_polling(
+            partial(self.delete_expired, worker), _EVERY_S, "expired requests are not deleted"
+        )
 
     def _stored_digest(self, request: RequestKey) -> str | bytes:
         is_bytes = self._layout.digest_type is ColumnType.BYTES
