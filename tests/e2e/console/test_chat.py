@@ -19,6 +19,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.tool_pb2 import TOOL_RULE_TYPE_REQUIRES_APPROVAL, ToolRule
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.gateway.console.views import chat
 from strata.protocol.images import MAX_IMAGE_BYTES
 from whole_system import System
 
@@ -188,6 +189,59 @@ async def test_a_denial_passes_its_reason_to_the_agent(system: System, ann: Cons
     page = (await ann.get(f"/agents/{agent.id}/chat")).text
     assert "Not &lt;today&gt;." in page
     assert "Not <today>." in str((await system.log(agent))[-2])
+
+
+async def conversation_named(system: System, agent: agent_pb.Agent, title: str) -> str:
+    """Starts a conversation with a title; returns its id."""
+    request = agent_pb.CreateConversationRequest(agent_id=agent.id, title=title)
+    return (await system.agents.CreateConversation(request)).conversation.id
+
+
+async def test_request_of_a_conversation_is_shown_beside_100_others(
+    system: System, ann: ConsoleClient
+) -> None:
+    agent = await system.make_agent(tool_rules=APPROVED)
+    system.model.respond(lambda _: call("conversation_search", {"query": "tea"}))
+    conversations = [await conversation_named(system, agent, str(n)) for n in range(101)]
+    for conversation_id in conversations:
+        await system.send(agent, "Tea?", conversation_id=conversation_id)
+    for conversation_id in (conversations[0], conversations[-1]):
+        page = await ann.get(f"/agents/{agent.id}/chat?conversation={conversation_id}")
+        assert page.text.count('hx-post="/console/approvals/') == 1
+
+
+async def test_fork_does_not_offer_to_answer_for_its_original(
+    system: System, ann: ConsoleClient
+) -> None:
+    agent = await system.make_agent(tool_rules=APPROVED)
+    system.model.script(call("conversation_search", {"query": "tea"}))
+    await system.send(agent, "Do I like tea?")
+    [request] = [m for m in await system.log(agent) if m.role == message_pb2.ROLE_APPROVAL]
+    fork = await system.agents.ForkConversation(
+        agent_pb.ForkConversationRequest(
+            conversation_id=agent.default_conversation_id, until_message_id=request.id
+        )
+    )
+    pages = [
+        (await ann.get(f"/agents/{agent.id}/chat?conversation={conversation_id}")).text
+        for conversation_id in (agent.default_conversation_id, fork.conversation.id)
+    ]
+    assert ["conversation_search" in page for page in pages] == [True, True]
+    assert ["/console/approvals/" in page for page in pages] == [True, False]
+
+
+async def test_a_conversation_that_is_not_listed_has_its_title(
+    system: System, ann: ConsoleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "_CONVERSATIONS", 2)
+    agent = await system.make_agent()
+    await conversation_named(system, agent, "Second")
+    page = (await ann.get(f"/agents/{agent.id}/chat")).text
+    assert "oldest conversations" not in page
+    third = await conversation_named(system, agent, "Third")
+    page = (await ann.get(f"/agents/{agent.id}/chat?conversation={third}")).text
+    assert "<strong><bdi>Third</bdi></strong>" in page
+    assert "The 2 oldest conversations are listed." in page
 
 
 async def test_conversations_are_started_and_forked(system: System, ann: ConsoleClient) -> None:

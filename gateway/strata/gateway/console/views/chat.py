@@ -31,7 +31,6 @@ from strata.shared.settings import KIB
 
 _PAGE = 40
 _CONVERSATIONS = 500
-_APPROVALS = 100
 # Maximum size of a form without its images.
 _REST_OF_FORM_BYTES = 64 * KIB
 # Each of these runs costs a call that reads all its events.
@@ -47,8 +46,12 @@ async def chat(visit: Visit) -> Response:
     """Shows a conversation with an agent, and follows its open runs."""
     agent = await agent_of(visit)
     conversation_id = visit.query("conversation") or agent.default_conversation_id
-    listing, conversations, runs = await asyncio.gather(
+    listing, conversation, conversations, runs = await asyncio.gather(
         _newest(visit, conversation_id),
+        # The list may not contain it.
+        visit.services.agents.GetConversation(
+            pb.GetConversationRequest(conversation_id=conversation_id)
+        ),
         visit.services.agents.ListConversations(
             pb.ListConversationsRequest(agent_id=agent.id, page_size=_CONVERSATIONS)
         ),
@@ -56,9 +59,6 @@ async def chat(visit: Visit) -> Response:
             run_pb.ListRunsRequest(conversation_id=conversation_id, states=_OPEN_STATES)
         ),
     )
-    conversations_by_id = {
-        conversation.id: conversation for conversation in conversations.conversations
-    }
     open_runs = [run.id for run in reversed(runs.runs)]
     # The events of an open run contain its stored messages, except for its input.
     messages = [
@@ -70,10 +70,11 @@ async def chat(visit: Visit) -> Response:
         "chat/page.html",
         agent=agent,
         conversation_id=conversation_id,
-        conversation=conversations_by_id.get(conversation_id),
+        conversation=conversation.conversation,
         conversations=list(reversed(conversations.conversations)),
+        all_listed=not conversations.next_page_token,
         messages=list(reversed(messages)),
-        transcript=await _transcript(visit, agent.id, messages, open_runs),
+        transcript=await _transcript(visit, conversation_id, messages, open_runs),
         earlier=listing.next_page_token,
         open_runs=open_runs,
         image_types=list(IMAGE_SUFFIXES),
@@ -93,7 +94,7 @@ async def earlier(visit: Visit) -> Response:
         agent=agent,
         conversation_id=conversation_id,
         messages=list(reversed(listing.messages)),
-        transcript=await _transcript(visit, agent.id, listing.messages, ()),
+        transcript=await _transcript(visit, conversation_id, listing.messages, ()),
         earlier=listing.next_page_token,
     )
 
@@ -271,11 +272,11 @@ async def _newest(
 
 async def _transcript(
     visit: Visit,
-    agent_id: str,
+    conversation_id: str,
     messages: Sequence[message_pb2.Message],
     open_runs: Sequence[str],
 ) -> Transcript:
-    """Returns the transcript of messages, newest first, with memory edits and open approvals."""
+    """Returns the transcript of messages, newest first, with memory edits and the open approval."""
     transcript = Transcript()
     transcript.add(messages)
     with_calls = dict.fromkeys(
@@ -287,11 +288,39 @@ async def _transcript(
     edits = await asyncio.gather(*(_edits_of(visit, run_id) for run_id in runs))
     for edits_of_run in edits:
         transcript.edits.update(edits_of_run)
-    if any(part.HasField("approval_request") for message in messages for part in message.parts):
-        request = run_pb.ListApprovalsRequest(agent_id=agent_id, page_size=_APPROVALS)
-        waiting = (await visit.services.runs.ListApprovals(request)).approvals
-        transcript.open_approvals = {approval.request.approval_id for approval in waiting}
+    transcript.open_approvals = await _open_approvals(visit, conversation_id, messages)
     return transcript
+
+
+async def _open_approvals(
+    visit: Visit, conversation_id: str, messages: Sequence[message_pb2.Message]
+) -> set[str]:
+    """Returns the id of the request that the conversation waits for, if the messages have it.
+
+    A conversation waits for its newest request, if for any. A fork has copies of the requests of
+    its original, which are answered there.
+
+    Args:
+        visit: The request of the page.
+        conversation_id: The conversation.
+        messages: Its messages, newest first.
+    """
+    requests = (
+        part.approval_request.approval_id
+        for message in messages
+        for part in message.parts
+        if part.HasField("approval_request")
+    )
+    approval_id = next(requests, "")
+    if not approval_id:
+        return set()
+    request = run_pb.GetApprovalRequest(approval_id=approval_id)
+    try:
+        approval = (await visit.services.runs.GetApproval(request)).approval
+    except NotFoundError:
+        return set()
+    is_open = not approval.decided and approval.conversation_id == conversation_id
+    return {approval_id} if is_open else set()
 
 
 async def _edits_of(visit: Visit, run_id: str) -> Mapping[str, Sequence[run_event_pb2.MemoryEdit]]:
