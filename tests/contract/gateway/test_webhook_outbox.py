@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from contract.gateway.stores import Gateways
 from gateway_records import PROJECT, WELL, events, fence_of, new_run, new_webhook, taken
+from polling import eventually
 from strata.gateway.runs.domain.runs import LeaseLostError
 from strata.gateway.webhooks.domain import AttemptResult
 from strata.gateway.webhooks.secrets import WebhookSecrets
@@ -106,6 +108,25 @@ async def test_a_project_has_a_limit_of_webhooks(gateways: Gateways) -> None:
         await store.create(PROJECT, new_webhook())
 
 
+def opened_secrets() -> WebhookSecrets:
+    return WebhookSecrets(open_envelope([base64.b64encode(bytes(32)).decode()], None))
+
+
+async def create_webhook(
+    store: PostgresWebhookStore, secrets: WebhookSecrets, project_id: str = PROJECT
+) -> None:
+    new = new_webhook()
+    sealed = secrets.seal(project_id, new.id, "whsec_" + base64.b64encode(bytes(32)).decode())
+    await store.create(project_id, replace(new, sealed_secret=sealed))
+
+
+async def end_run(gateways: Gateways, text: str, project_id: str = PROJECT) -> None:
+    accepted = await gateways.first.accept(new_run(text, project_id))
+    assert accepted.dispatch is not None
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    await gateways.first.finish(fence, WELL, events(1), take_next=False)
+
+
 async def test_receiver_names_are_resolved_on_behalf_of_their_project(gateways: Gateways) -> None:
     store, asked = store_of(gateways), []
 
@@ -113,17 +134,35 @@ async def test_receiver_names_are_resolved_on_behalf_of_their_project(gateways: 
         asked.append((calling_project(), host))
         raise OSError("no such name")
 
-    secrets = WebhookSecrets(open_envelope([base64.b64encode(bytes(32)).decode()], None))
+    secrets = opened_secrets()
     for project_id in (PROJECT, "project-2"):
-        new = new_webhook()
-        sealed = secrets.seal(project_id, new.id, "whsec_" + base64.b64encode(bytes(32)).decode())
-        await store.create(project_id, replace(new, sealed_secret=sealed))
-        accepted = await gateways.first.accept(new_run(f"of {project_id}", project_id))
-        assert accepted.dispatch is not None
-        fence = fence_of(accepted.dispatch, "gateway-1")
-        await gateways.first.finish(fence, WELL, events(1), take_next=False)
+        await create_webhook(store, secrets, project_id)
+        await end_run(gateways, f"of {project_id}", project_id)
     async with Fetcher(Guard(resolve)) as fetcher:
         sender = WebhookSender(store, gateways.first, secrets, fetcher, SendTerms())
         assert await sender.send_due() == 2
         await sender.wait_until_sent()
     assert sorted(asked) == [(PROJECT, "hook.example"), ("project-2", "hook.example")]
+
+
+async def test_deliveries_above_the_limits_are_sent_when_others_are_done(
+    gateways: Gateways,
+) -> None:
+    store, attempted = store_of(gateways), []
+
+    async def resolve(host: str, _: int) -> list[str]:
+        attempted.append(host)
+        raise OSError("no such name")
+
+    secrets = opened_secrets()
+    await create_webhook(store, secrets)
+    for number in range(9):
+        await end_run(gateways, f"message {number}")
+    async with Fetcher(Guard(resolve)) as fetcher:
+        terms = SendTerms(max_concurrent_of_project=2)
+        sender = WebhookSender(store, gateways.first, secrets, fetcher, terms)
+        sending = asyncio.create_task(sender.keep_sending())
+        # A single poll finds that deliveries are due.
+        sender.wake()
+        await eventually(lambda: len(attempted) == 9)
+        sending.cancel()

@@ -373,6 +373,36 @@ async def test_a_slow_receiver_does_not_delay_runs_and_other_projects(
     assert len(slow) == 8
 
 
+@pytest.mark.parametrize("failing", [1, 5])
+async def test_receivers_that_fail_do_not_delay_others_of_their_project(
+    socket_services: ScriptedServices, receiver: RawServer, failing: int
+) -> None:
+    services = socket_services
+    paths = [f"/fails-{number}" for number in range(failing)]
+    attempts = 0
+
+    async def fails_then_hangs(writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > failing:
+            await asyncio.Event().wait()
+        writer.write(BROKEN)
+
+    gateway = await gateway_of(services, receiver, webhook_timeout_s=60)
+    webhooks = Webhooks(gateway)
+    for path in paths:
+        receiver.answers[path] = fails_then_hangs
+        await webhooks.create(receiver.url(path))
+    await collect(gateway.send(services.new_agent()))
+    await eventually(lambda: attempts == failing)
+    healthy = (await webhooks.create(receiver.url("/hook"))).webhook
+    for _ in range(24):
+        await collect(gateway.send(services.new_agent()))
+    delivered = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED, 24)
+    assert {delivery.webhook_id for delivery in delivered} == {healthy.id}
+    assert attempts == failing + min(failing, 4)
+
+
 async def test_another_gateway_makes_the_delivery_of_a_gateway_that_died(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:

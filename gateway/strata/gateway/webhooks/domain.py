@@ -86,6 +86,14 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class DueDelivery:
+    """A delivery that is due, before it is taken for an attempt."""
+
+    id: str
+    webhook_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """A delivery attempt of this gateway.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC
 
 from strata.gateway.runs.convert.runs import run_to_pb
 from strata.gateway.runs.domain.runs import NO_STOP_REASON, Run, RunStore
-from strata.gateway.webhooks.domain import Attempt, AttemptResult, signature
+from strata.gateway.webhooks.domain import Attempt, AttemptResult, DueDelivery, signature
 from strata.gateway.webhooks.secrets import WebhookSecrets
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import DataLossError, StrataError
@@ -23,6 +22,7 @@ from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher
 
 _BATCH = 64
+_MOST_FAILING = 10_000
 # Principal of the requests to receivers; it has no scopes and no token.
 _PRINCIPAL = "webhooks"
 
@@ -37,10 +37,23 @@ class SendTerms:
         max_concurrent: Maximum number of concurrent deliveries of this gateway.
         max_concurrent_of_project: Maximum number of concurrent deliveries of one project, so that
             slow receivers do not block other projects.
+        max_failing_of_project: Maximum number of concurrent deliveries of one project to webhooks
+            whose last attempt failed, so that they do not block its other webhooks. Each such
+            webhook gets one at a time.
     """
 
     max_concurrent: int = 64
     max_concurrent_of_project: int = 8
+    max_failing_of_project: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _ActiveDelivery:
+    """A delivery that is being sent."""
+
+    project_id: str
+    webhook_id: str
+    task: asyncio.Task[bool]
 
 
 class WebhookSender:
@@ -70,8 +83,10 @@ class WebhookSender:
         self._secrets = secrets
         self._fetcher = fetcher
         self._terms = terms
-        self._active: Counter[str] = Counter()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._active: dict[str, _ActiveDelivery] = {}
+        # The projects of webhooks whose last attempt by this gateway failed, the latest last.
+        self._failing: dict[str, str] = {}
+        self._limited = False
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -86,59 +101,112 @@ class WebhookSender:
         try:
             await keep_working(self.send_due, self._wake, "due deliveries of webhooks not sent")
         finally:
-            for task in self._tasks.values():
-                task.cancel()
+            for active in self._active.values():
+                active.task.cancel()
 
     async def send_due(self) -> int:
-        """Starts to send due deliveries, up to the limits; returns their number."""
-        if len(self._tasks) >= self._terms.max_concurrent:
+        """Starts to send due deliveries, up to the limits; returns their number.
+
+        If a limit is reached, the end of each active delivery wakes the sender.
+        """
+        self._limited = self._all_slots_used()
+        if self._limited:
             return 0
         started = 0
-        for project_id, delivery_ids in (await self._store.due(_BATCH)).items():
-            for delivery_id in delivery_ids:
-                full = len(self._tasks) >= self._terms.max_concurrent
-                if full or self._active[project_id] >= self._terms.max_concurrent_of_project:
-                    break
-                if delivery_id not in self._tasks:
-                    self._start(project_id, delivery_id)
-                    started += 1
+        for project_id in await self._store.due(_BATCH):
+            while newly_started := await self._start_some(project_id):
+                started += newly_started
         return started
 
     async def wait_until_sent(self) -> None:
         """Waits until all active deliveries are done."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
+        while self._active:
+            await asyncio.wait([active.task for active in self._active.values()])
 
-    def _start(self, project_id: str, delivery_id: str) -> None:
-        task = asyncio.create_task(self._send(project_id, delivery_id))
-        self._tasks[delivery_id] = task
-        self._active[project_id] += 1
+    def _all_slots_used(self) -> bool:
+        return len(self._active) >= self._terms.max_concurrent
 
-        def finish(_: object) -> None:
-            del self._tasks[delivery_id]
-            self._active[project_id] -= 1
-            if not self._active[project_id]:
-                del self._active[project_id]
+    def _has_slot(self, project_id: str) -> bool:
+        """Returns whether another delivery of a project may be sent now."""
+        of_project = sum(active.project_id == project_id for active in self._active.values())
+        has_slot = not self._all_slots_used() and of_project < self._terms.max_concurrent_of_project
+        self._limited |= not has_slot
+        return has_slot
+
+    def _full_webhooks(self, project_id: str) -> set[str]:
+        """Returns the failing webhooks to which no more deliveries of a project may be sent now."""
+        attempted = {
+            active.webhook_id
+            for active in self._active.values()
+            if active.project_id == project_id and active.webhook_id in self._failing
+        }
+        self._limited |= bool(attempted)
+        if len(attempted) < self._terms.max_failing_of_project:
+            return attempted
+        return {webhook for webhook, project in self._failing.items() if project == project_id}
+
+    async def _start_some(self, project_id: str) -> int:
+        """Starts to send due deliveries of a project; returns their number, 0 at its limits."""
+        if not self._has_slot(project_id):
+            return 0
+        due = await self._store.due_of(
+            project_id,
+            # Some of them may be active, until their attempt is counted.
+            2 * self._terms.max_concurrent_of_project,
+            without_webhooks=self._full_webhooks(project_id),
+        )
+        started = 0
+        for delivery in due:
+            if not self._has_slot(project_id):
+                break
+            is_active = delivery.id in self._active
+            if not is_active and delivery.webhook_id not in self._full_webhooks(project_id):
+                self._start(project_id, delivery)
+                started += 1
+        return started
+
+    def _start(self, project_id: str, delivery: DueDelivery) -> None:
+        task = asyncio.create_task(self._send(project_id, delivery.id))
+        self._active[delivery.id] = _ActiveDelivery(project_id, delivery.webhook_id, task)
+
+        def finish(ended: asyncio.Task[bool]) -> None:
+            del self._active[delivery.id]
+            # A delivery that could not be completed waits for the next poll.
+            if self._limited and not ended.cancelled() and ended.result():
+                self.wake()
 
         task.add_done_callback(finish)
 
-    async def _send(self, project_id: str, delivery_id: str) -> None:
+    def _note_outcome(self, project_id: str, webhook_id: str, *, delivered: bool) -> None:
+        self._failing.pop(webhook_id, None)
+        if not delivered:
+            self._failing[webhook_id] = project_id
+            if len(self._failing) > _MOST_FAILING:
+                del self._failing[next(iter(self._failing))]
+
+    async def _send(self, project_id: str, delivery_id: str) -> bool:
+        """Attempts a delivery; returns whether the attempt could be completed."""
         with use(RequestContext(Caller("", project_id, _PRINCIPAL, partition=self._partition))):
-            await self._attempt(project_id, delivery_id)
+            try:
+                await self._attempt(project_id, delivery_id)
+            except StrataError as error:
+                # It is due again after its lease expires.
+                _log.warning("delivery not completed", delivery_id=delivery_id, error=repr(error))
+            except Exception:  # noqa: BLE001
+                _log.exception("delivery not completed", delivery_id=delivery_id)
+            else:
+                return True
+        return False
 
     async def _attempt(self, project_id: str, delivery_id: str) -> None:
-        try:
-            attempt = await self._store.take(project_id, delivery_id)
-            if attempt is None:
-                return
-            result = await self._try(project_id, attempt)
-            spread = random.uniform(0.8, 1.2)  # noqa: S311
-            await self._store.note(project_id, attempt, result, spread=spread)
-        except StrataError as error:
-            # It is due again after its lease expires.
-            _log.warning("delivery not completed", delivery_id=delivery_id, error=repr(error))
-        except Exception:  # noqa: BLE001
-            _log.exception("delivery not completed", delivery_id=delivery_id)
+        attempt = await self._store.take(project_id, delivery_id)
+        if attempt is None:
+            return
+        result = await self._try(project_id, attempt)
+        webhook_id = attempt.delivery.webhook_id
+        self._note_outcome(project_id, webhook_id, delivered=result.delivered)
+        spread = random.uniform(0.8, 1.2)  # noqa: S311
+        await self._store.note(project_id, attempt, result, spread=spread)
 
     async def _try(self, project_id: str, attempt: Attempt) -> AttemptResult:
         delivery = attempt.delivery

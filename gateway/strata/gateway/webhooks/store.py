@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from strata.gateway.webhooks.domain import (
     AttemptResult,
     Delivery,
     DeliveryState,
+    DueDelivery,
     NewWebhook,
     Webhook,
 )
@@ -78,6 +79,23 @@ WITH ended AS (
 _DELETE = text(
     "DELETE FROM gateway.webhooks WHERE project_id = :project_id AND id = :webhook_id RETURNING id"
 )
+
+
+def _due_of_project(direction: str) -> str:
+    return f"""
+    (SELECT id, webhook_id, row_number() OVER (ORDER BY next_time {direction}) AS place
+       FROM gateway.webhook_deliveries
+      WHERE project_id = :project_id AND {_DUE}
+        AND webhook_id <> ALL(CAST(:without_webhooks AS text[]))
+      ORDER BY next_time {direction} LIMIT :limit)"""
+
+
+# The oldest and the newest, like `PendingInTurn`.
+_DUE_OF_PROJECT = text(f"""
+SELECT id, webhook_id
+  FROM ({_due_of_project("ASC")} UNION ALL {_due_of_project("DESC")}) pending
+ GROUP BY id, webhook_id ORDER BY min(place)
+""")
 _TAKE = text(f"""
 UPDATE gateway.webhook_deliveries
    SET attempts = attempts + 1, tries = tries + 1, last_attempt_time = now(),
@@ -237,6 +255,25 @@ class PostgresWebhookStore:
     async def due(self, limit: int) -> Mapping[str, Sequence[str]]:
         """Returns ids of due deliveries by project; the projects are served in turn."""
         return (await self._due.find(limit)).ids
+
+    async def due_of(
+        self, project_id: str, limit: int, *, without_webhooks: Iterable[str] = ()
+    ) -> Sequence[DueDelivery]:
+        """Returns due deliveries of one project: `limit` of the oldest and of the newest.
+
+        Args:
+            project_id: The project.
+            limit: Maximum number of the oldest, and of the newest.
+            without_webhooks: Webhooks to leave out.
+        """
+        values = {
+            "project_id": project_id,
+            "limit": limit,
+            "without_webhooks": list(without_webhooks),
+        }
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            rows = await connection.execute(_DUE_OF_PROJECT, values)
+            return [DueDelivery(row.id, row.webhook_id) for row in rows]
 
     async def take(self, project_id: str, delivery_id: str) -> Attempt | None:
         """Takes a delivery for one attempt; None if another gateway has it, or it is done."""
