@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from command_line import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
@@ -33,6 +35,25 @@ async def test_change_of_the_fallback_models_keeps_the_rest_of_the_configuration
     assert agent.model.fallback_models == ["b/two"]
     await strata("agents", "update", "ann", "--fallback-models", "")
     assert (agent.model.handle, list(agent.model.fallback_models)) == ("a/one", [])
+
+
+async def test_temperature_and_output_tokens_are_set_and_shown(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    options = ("--temperature", "0", "--max-output-tokens", "9")
+    done = await strata("agents", "create", "bob", *options)
+    assert done.code == 0, done
+    [request] = gateway.agents.created
+    assert request.model.HasField("temperature")
+    assert (request.model.temperature, request.model.max_output_tokens) == (0.0, 9)
+    agent = gateway.agents.add("ann")
+    done = await strata("agents", "update", "ann", "--temperature", "1.5")
+    assert done.code == 0, done
+    model = agent.model
+    assert (model.handle, model.temperature, model.max_output_tokens) == ("local/tiny", 1.5, 99)
+    shown = (await strata("agents", "show", "ann")).out
+    assert re.search(r"^temperature\s+1\.5$", shown, re.MULTILINE)
+    assert re.search(r"^output tokens\s+99$", shown, re.MULTILINE)
 
 
 async def test_model_without_a_known_context_window_is_listed_as_unknown(

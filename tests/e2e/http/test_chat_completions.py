@@ -352,6 +352,8 @@ async def test_call_that_a_person_approves_is_refused_clearly(
     with pytest.raises(openai.APIStatusError) as raised:
         await sdk.chat.completions.create(model=agent.name, messages=HELLO)
     assert raised.value.code == "approval_pending"
+    assert "RunService.RespondToApproval" in raised.value.message
+    assert "on_approval" not in raised.value.message
 
 
 async def test_reply_in_json_fits_the_schema(system: System, sdk: openai.AsyncOpenAI) -> None:
@@ -565,6 +567,51 @@ async def test_body_that_is_too_large_is_refused(http: httpx2.AsyncClient) -> No
     message = response.json()["error"]["message"]
     assert message.startswith("The body is larger than the 4194304 bytes allowed.")
     assert "STRATA_GATEWAY_LIMITS__MAX_MESSAGE_BYTES" in message
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_parameters_without_effect_are_named(
+    system: System, http: httpx2.AsyncClient, stream: bool
+) -> None:
+    system.model.respond(lambda _: say("Hello."))
+    agent = await system.make_agent()
+    request = {"model": agent.name, "messages": HELLO, "stream": stream, "n": 1, "stop": None}
+    tuned = {"temperature": 0.1, "max_tokens": 5, "seed": 7, "top_p": None}
+    heads = []
+    for body in (request, {**request, **tuned}):
+        response = await http.post("/v1/chat/completions", json=body)
+        heads.append(json.loads(response.text.partition("\n")[0].removeprefix("data: ")))
+    assert "ignored_parameters" not in heads[0]
+    assert heads[1]["ignored_parameters"] == ["temperature", "max_tokens", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/models", None),
+        ("/v1/models/nobody", None),
+        ("/v1/nothing", None),
+        ("/v1/chat/completions", {"model": "nobody", "messages": HELLO}),
+        (SEND_MESSAGE, {"agent_id": "agent-x"}),
+        ("/console/sign-in", None),
+    ],
+)
+async def test_responses_have_the_id_of_their_request(
+    http: httpx2.AsyncClient, path: str, body: Any
+) -> None:
+    method = "GET" if body is None else "POST"
+    for sent, expected in (("support-4711", "support-4711"), ("not an id", "req-"), (None, "req-")):
+        headers = {} if sent is None else {"x-request-id": sent}
+        response = await http.request(method, path, json=body, headers=headers)
+        assert response.headers["x-request-id"].startswith(expected)
+
+
+async def test_a_blank_model_is_refused_as_such(http: httpx2.AsyncClient) -> None:
+    response = await http.post("/v1/chat/completions", json={"model": "", "messages": HELLO})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "model")
+    assert error["message"] == "The model must be an agent, by name or id."
 
 
 async def test_unknown_agent_is_not_found(sdk: openai.AsyncOpenAI) -> None:

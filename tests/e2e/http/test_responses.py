@@ -162,7 +162,7 @@ async def test_a_response_is_the_reply_of_the_agent(
     assert system.model.requests[-1].last_text.endswith("Hi there.")
 
     stored = await client.responses.retrieve(response.id)
-    differing = {"text", "created_at", "completed_at"}
+    differing = {"text", "created_at", "completed_at", "ignored_parameters"}
     assert stored.model_dump(exclude=differing) == response.model_dump(exclude=differing)
     assert stored.completed_at
 
@@ -477,6 +477,20 @@ async def test_unsupported_parameters_are_refused(
     assert error["type"] == "invalid_request_error"
     assert system.model.requests == []
     assert roles(await system.log(ann)) == ["system"]
+
+
+async def test_parameters_without_effect_are_named(
+    system: System, http: httpx2.AsyncClient, ann: agent_pb.Agent
+) -> None:
+    system.model.respond(lambda _: say("Hello."))
+    request = {"model": ann.name, "input": "Hello.", "instructions": None}
+    tuned = {"temperature": 0.1, "max_output_tokens": 5, "reasoning": {"effort": "low"}}
+    plain, named = [
+        (await http.post("/v1/responses", json=body)).json()
+        for body in (request, {**request, **tuned})
+    ]
+    assert "ignored_parameters" not in plain
+    assert named["ignored_parameters"] == list(tuned)
 
 
 async def test_explicit_default_values_are_accepted(

@@ -24,12 +24,15 @@ from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 from strata.gateway.http.openai_api.errors import RETRY_AFTER, SHOULD_RETRY, ApiError
 from strata.gateway.http.openai_api.routes import OPENAI_PATH, OpenAiApi
 from strata.gateway.http.plain_streams import PlainStream
+from strata.gateway.http.request_ids import RequestIds
+from strata.gateway.http.scope_headers import with_header
 from strata.gateway.http.traced_requests import TracedRequests
 from strata.gateway.registry import public_services
 from strata.shared.http_listener import Application, Receive, Scope, Send
 from strata.shared.interceptors.observe import REQUEST_ID_KEY
 from strata.shared.tracing.spans import Tracer
 
+_CONTENT_TYPE = b"content-type"
 _JSON = b"application/json"
 # JSON, the type that curl sends for the body of `-d`, and no type.
 _PLAIN = (_JSON, b"application/x-www-form-urlencoded", b"")
@@ -103,7 +106,8 @@ def http_application(
         middleware=[_cors(origins)] if origins else [],
         exception_handlers={HTTPException: _refused, ClientDisconnect: _left},
     )
-    return application if tracer is None else TracedRequests(application, tracer)
+    identified = RequestIds(application)
+    return identified if tracer is None else TracedRequests(identified, tracer)
 
 
 def _rpcs(
@@ -212,7 +216,7 @@ class _RpcApplication:
                 response = await stream.respond(Request(scope, receive))
                 await response(scope, receive, send)
                 return
-            scope = _as_json(scope)
+            scope = with_header(scope, _CONTENT_TYPE, _JSON)
         await self._connect(scope, receive, send)
 
 
@@ -227,10 +231,5 @@ def _in_utf8(scope: Scope) -> Scope:
 
 
 def _content_type(scope: Scope) -> bytes:
-    value: bytes = dict(scope["headers"]).get(b"content-type", b"")
+    value: bytes = dict(scope["headers"]).get(_CONTENT_TYPE, b"")
     return value.partition(b";")[0].strip().lower()
-
-
-def _as_json(scope: Scope) -> Scope:
-    other_headers = [header for header in scope["headers"] if header[0] != b"content-type"]
-    return {**scope, "headers": [*other_headers, (b"content-type", _JSON)]}

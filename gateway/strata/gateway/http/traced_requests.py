@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 
+from strata.gateway.http.scope_headers import header_of, with_header
 from strata.shared.http_listener import Application, Receive, Scope, Send
 from strata.shared.interceptors.observe import TRACEPARENT_KEY
 from strata.shared.tracing.spans import Span, SpanKind, Tracer
-from strata.shared.tracing.trace_context import (
-    TraceContext,
-    make_traceparent,
-    parse_traceparent,
-)
+from strata.shared.tracing.trace_context import make_traceparent, parse_traceparent
 
 _SERVICE = "gateway"
 _HEADER = TRACEPARENT_KEY.encode()
@@ -40,7 +37,7 @@ class TracedRequests:
         if scope["type"] != "http" or scope["path"] == _HEALTH:
             await self._application(scope, receive, send)
             return
-        trace = self._tracer.join(_parent(scope))
+        trace = self._tracer.join(parse_traceparent(header_of(scope, _HEADER)))
         method = scope["method"]
         span = self._tracer.begin(
             _SERVICE,
@@ -51,9 +48,11 @@ class TracedRequests:
         )
         if span is None:
             traceparent = make_traceparent(trace.trace_id, sampled=False)
-            await self._application(_with_traceparent(scope, traceparent), receive, send)
+            await self._application(
+                with_header(scope, _HEADER, traceparent.encode()), receive, send
+            )
             return
-        scope = _with_traceparent(scope, span.traceparent)
+        scope = with_header(scope, _HEADER, span.traceparent.encode())
         status = 500
 
         async def note_status(message: Scope) -> None:
@@ -70,18 +69,6 @@ class TracedRequests:
         finally:
             _describe(span, scope, status)
             span.end()
-
-
-def _parent(scope: Scope) -> TraceContext | None:
-    for name, value in scope["headers"]:
-        if name == _HEADER:
-            return parse_traceparent(value.decode("latin-1"))
-    return None
-
-
-def _with_traceparent(scope: Scope, traceparent: str) -> Scope:
-    other_headers = [header for header in scope["headers"] if header[0] != _HEADER]
-    return {**scope, "headers": [*other_headers, (_HEADER, traceparent.encode())]}
 
 
 def _describe(span: Span, scope: Scope, status: int) -> None:

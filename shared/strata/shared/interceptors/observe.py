@@ -40,6 +40,17 @@ _Trailing = tuple[tuple[str, str | bytes], ...]
 _log = get_logger(__name__)
 
 
+def request_id_of(chosen: str | bytes | None) -> str:
+    """Returns the id of a call for the logs: the one that its client chose, or a new one.
+
+    Args:
+        chosen: The id of the client; None if it chose none. Invalid ids are ignored.
+    """
+    if isinstance(chosen, str) and _REQUEST_ID.fullmatch(chosen) is not None:
+        return chosen
+    return f"req-{secrets.token_hex(8)}"
+
+
 class Observe:
     """Sets the request context, counts, times, traces and logs.
 
@@ -113,9 +124,7 @@ class Observe:
     def _context(
         self, call: ServerCall, tracer: Tracer | None, attributes: Attributes
     ) -> RequestContext:
-        request_id = call.metadata.get(REQUEST_ID_KEY)
-        if not isinstance(request_id, str) or _REQUEST_ID.fullmatch(request_id) is None:
-            request_id = f"req-{secrets.token_hex(8)}"
+        request_id = request_id_of(call.metadata.get(REQUEST_ID_KEY))
         parent = parse_traceparent(call.metadata.get(TRACEPARENT_KEY))
         if tracer is None:
             if parent is None:

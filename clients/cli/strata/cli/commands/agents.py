@@ -41,7 +41,13 @@ from strata.cli.list_options import (
     ToolsOption,
 )
 from strata.cli.model_names import warn_of_unchecked_model
-from strata.cli.model_options import FallbackModelsOption, ModelOption, ModelOptions
+from strata.cli.model_options import (
+    FallbackModelsOption,
+    MaxOutputTokensOption,
+    ModelOption,
+    ModelOptions,
+    TemperatureOption,
+)
 from strata.cli.options import (
     AgentArgument,
     GatewayOptions,
@@ -193,6 +199,8 @@ def create_agent(
     agent_type: TypeOption = AgentType.LETTA_V1,
     model: ModelOption = None,
     fallback_models: FallbackModelsOption = None,
+    temperature: TemperatureOption = None,
+    max_output_tokens: MaxOutputTokensOption = None,
     persona: Annotated[
         str | None, typer.Option("--persona", help='Text of its block "persona".')
     ] = None,
@@ -222,7 +230,7 @@ def create_agent(
     """
     if prompt is not None and (system is not None or system_file is not None):
         raise UsageError("Give one of --prompt, --system and --system-file.")
-    models = ModelOptions(model, fallback_models)
+    models = ModelOptions(model, fallback_models, temperature, max_output_tokens)
     if plain.message_buffer_autoclear is False and agent_type is AgentType.WORKFLOW:
         raise UsageError(
             "A workflow_agent always starts with an empty window: omit --no-autoclear."
@@ -261,6 +269,8 @@ def update_agent(
     name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
     model: ModelOption = None,
     fallback_models: FallbackModelsOption = None,
+    temperature: TemperatureOption = None,
+    max_output_tokens: MaxOutputTokensOption = None,
     system: SystemOption = None,
     system_file: SystemFileOption = None,
     add_tool: AddToolOption = None,
@@ -280,7 +290,7 @@ def update_agent(
     tool_change = ListChange("tool", add_tool, remove_tool, tools)
     tag_change = ListChange("tag", add_tag, remove_tag, tags)
     prompt = _system(system, system_file)
-    models = ModelOptions(model, fallback_models)
+    models = ModelOptions(model, fallback_models, temperature, max_output_tokens)
     changes = (models, compaction, tool_change, tag_change, plain.values)
     options = (name, prompt, user_messages, location, reply_format)
     if not any(changes) and all(option is None for option in options):
@@ -363,6 +373,11 @@ def _print_agent(agent: pb.Agent, status: Sequence[MemoryStatus] = (), *, as_jso
             ("description", agent.description),
             ("model", agent.model.handle or "the server's default"),
             ("fallback models", ", ".join(agent.model.fallback_models)),
+            (
+                "temperature",
+                f"{agent.model.temperature:g}" if agent.model.HasField("temperature") else "",
+            ),
+            ("output tokens", str(agent.model.max_output_tokens or "")),
             ("tools", ", ".join(agent.tools)),
             ("tags", ", ".join(agent.tags)),
             ("external id", agent.external_id),

@@ -65,9 +65,11 @@ class AgentFinder:
             response = await self._agents.GetAgent(agent_request(model), metadata=metadata)
         except grpc.aio.AioRpcError as error:
             failure = of_call(error)
-            if error.code() in {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT}:
+            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 failure.param = "model"
+                failure.message = "The model must be an agent, by name or id."
             if error.code() is grpc.StatusCode.NOT_FOUND:
+                failure.param = "model"
                 failure.code = "model_not_found"
                 failure.message = (
                     f"There is no agent '{model}'. A model is an agent, by name or id."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,6 +26,15 @@ class Body(BaseModel):
     """A part of a body. What it does not name is accepted and ignored."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
+
+    def ignored_parameters(self, checked: Container[str]) -> Sequence[str]:
+        """Returns the names of the parameters that have a value and no effect.
+
+        Args:
+            checked: Parameters that only have an accepted value.
+        """
+        extra = self.model_extra or {}
+        return [name for name in extra if extra[name] is not None and name not in checked]
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)

@@ -12,7 +12,7 @@ import grpc.aio
 
 from strata.api.common.v1 import usage_pb2
 from strata.gateway.http.errors import code_of_status, http_status_of
-from strata.protocol.errors import StrataError
+from strata.protocol.errors import Reason, StrataError
 from strata.protocol.status import from_rpc_error
 
 SHOULD_RETRY = "x-should-retry"
@@ -27,6 +27,7 @@ _TYPES: dict[int, str] = {
     HTTPStatus.NOT_FOUND: "not_found_error",
     HTTPStatus.METHOD_NOT_ALLOWED: "invalid_request_error",
     HTTPStatus.CONFLICT: "conflict_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "invalid_request_error",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "invalid_request_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
@@ -126,6 +127,12 @@ def of_call(
     """
     strata_error: StrataError = from_rpc_error(error)
     message = strata_error.message
+    if strata_error.reason is Reason.APPROVAL_PENDING:
+        message = (
+            f"The conversation waits for an answer to {strata_error.metadata['approval_id']}. Send"
+            " the results of its tool calls if your program makes them; otherwise answer it with"
+            " RunService.RespondToApproval, `strata approvals` or the console."
+        )
     if param_of is not None and strata_error.violations:
         problems = [
             (param_of(violation.field), violation.description)

@@ -48,6 +48,24 @@ class Finished:
 Piece = Text | ClientCalls | Finished
 
 
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """The parts of a request that have no effect.
+
+    Attributes:
+        tools: The tools that it offers and the agent does not have.
+        parameters: Parameters, such as ``temperature``.
+    """
+
+    tools: Sequence[str] = ()
+    parameters: Sequence[str] = ()
+
+    def fields(self) -> dict[str, list[str]]:
+        """Returns the fields of the reply that name them; none if everything has an effect."""
+        named = {"ignored_tools": self.tools, "ignored_parameters": self.parameters}
+        return {name: list(values) for name, values in named.items() if values}
+
+
 @dataclass
 class ReplyText:
     """The text of a reply as sent to a client; sent text cannot be withdrawn.

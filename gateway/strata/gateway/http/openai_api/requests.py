@@ -24,7 +24,8 @@ from strata.gateway.http.openai_api.inputs import (
 )
 
 # The accepted values of parameters that would change the reply and that an agent cannot take from a
-# request. Parameters that tune the model are not listed: the settings of the agent apply.
+# request. Parameters that tune the model are not listed: the settings of the agent apply, and the
+# reply names the parameters.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "logprobs": (None, False),
@@ -123,6 +124,11 @@ class ChatRequest(Body):
     def tool_names(self) -> Sequence[str]:
         """The names of the tools."""
         return [tool.function.name for tool in self.tools or ()]
+
+    @property
+    def without_effect(self) -> Sequence[str]:
+        """The names of the parameters that have no effect."""
+        return self.ignored_parameters(_ONLY)
 
     def agent_input(self) -> AgentInput:
         """Returns the input of the agent.

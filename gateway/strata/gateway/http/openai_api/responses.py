@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from strata.api.common.v1 import message_pb2, usage_pb2
 from strata.gateway.http.openai_api.errors import ApiError, RunFailedError
-from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text
+from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Ignored, Piece, Text
 from strata.shared.ids import is_id
 
 _RUN = "run"
@@ -44,7 +44,7 @@ class ResponseHead:
         previous_response_id: The response that it follows, if the client named it.
         text_format: The required format of the reply, if that is known.
         completed_at: When the run ended, if it has, in seconds.
-        ignored_tools: The tools that the request offers and the agent does not have.
+        ignored: The parts of the request that have no effect, if that is known.
     """
 
     run_id: str
@@ -54,7 +54,7 @@ class ResponseHead:
     previous_response_id: str | None = None
     text_format: dict[str, Any] | None = None
     completed_at: int | None = None
-    ignored_tools: Sequence[str] = ()
+    ignored: Ignored = field(default_factory=Ignored)
 
 
 class ResponseWriter:
@@ -103,7 +103,7 @@ class ResponseWriter:
             "tools": [],
             "top_p": None,
             "usage": None if self._usage is None else _usage(self._usage),
-            **({"ignored_tools": list(head.ignored_tools)} if head.ignored_tools else {}),
+            **head.ignored.fields(),
         }
 
     def begin(self) -> Sequence[Event]:

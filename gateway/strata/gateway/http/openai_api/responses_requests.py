@@ -24,7 +24,8 @@ from strata.gateway.http.openai_api.inputs import (
 )
 
 # The accepted values of parameters that would change the reply and that an agent cannot take from a
-# request. Parameters that tune the model are not listed: the settings of the agent apply.
+# request. Parameters that tune the model are not listed: the settings of the agent apply, and the
+# reply names the parameters.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "instructions": (None, ""),
     "background": (None, False),
@@ -164,6 +165,11 @@ class ResponsesRequest(Body):
     def tool_names(self) -> Sequence[str]:
         """The names of the tools."""
         return [tool.name for tool in self.tools or ()]
+
+    @property
+    def without_effect(self) -> Sequence[str]:
+        """The names of the parameters that have no effect."""
+        return self.ignored_parameters(_ONLY)
 
     @property
     def conversation_id(self) -> str | None:

@@ -22,7 +22,7 @@ from strata.gateway.http.json_messages import LargeBodies
 from strata.gateway.http.openai_api.agents import AgentFinder, conversation_named_by, tools_left_out
 from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.errors import ApiError, RunFailedError
-from strata.gateway.http.openai_api.replies import Piece, pieces_of
+from strata.gateway.http.openai_api.replies import Ignored, Piece, pieces_of
 from strata.gateway.http.openai_api.responses import (
     Event,
     ResponseHead,
@@ -123,7 +123,10 @@ class ResponsesApi:
             created_at=int(time.time()),
             previous_response_id=responses_request.previous_response_id,
             text_format=responses_request.text_format,
-            ignored_tools=tools_left_out(responses_request.tool_names, agent),
+            ignored=Ignored(
+                tools_left_out(responses_request.tool_names, agent),
+                responses_request.without_effect,
+            ),
         )
         writer = ResponseWriter(head)
         pieces = pieces_of(after_first(first, events))

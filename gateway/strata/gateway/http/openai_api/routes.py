@@ -19,7 +19,14 @@ from strata.gateway.http.json_messages import LargeBodies
 from strata.gateway.http.openai_api.agents import AgentFinder, conversation_named_by, tools_left_out
 from strata.gateway.http.openai_api.answering import answering
 from strata.gateway.http.openai_api.errors import ApiError
-from strata.gateway.http.openai_api.replies import ClientCalls, Finished, Piece, Text, pieces_of
+from strata.gateway.http.openai_api.replies import (
+    ClientCalls,
+    Finished,
+    Ignored,
+    Piece,
+    Text,
+    pieces_of,
+)
 from strata.gateway.http.openai_api.requests import FORMAT_PARAM, parse_chat_request
 from strata.gateway.http.openai_api.responses_routes import ResponsesApi
 from strata.gateway.http.openai_api.run_calls import IDEMPOTENCY_KEY, RunCalls, begun_soon
@@ -93,7 +100,9 @@ class OpenAiApi:
             metadata=metadata,
         )
         completion = _Completion(
-            chat_request.model, conversation_id, tools_left_out(chat_request.tool_names, agent)
+            chat_request.model,
+            conversation_id,
+            Ignored(tools_left_out(chat_request.tool_names, agent), chat_request.without_effect),
         )
         if not chat_request.stream:
             return JSONResponse(await completion.whole(pieces_of(completion.named_by(events))))
@@ -110,14 +119,14 @@ class _Completion:
     Args:
         model: The agent, as the client names it.
         conversation_id: The conversation.
-        ignored_tools: The tools that the request offers and the agent does not have.
+        ignored: The parts of the request that have no effect.
     """
 
-    def __init__(self, model: str, conversation_id: str, ignored_tools: Sequence[str]) -> None:
+    def __init__(self, model: str, conversation_id: str, ignored: Ignored) -> None:
         self._model = model
         self._conversation_id = conversation_id
         # A field of the whole reply, or of the first chunk of a stream.
-        self._ignored = {"ignored_tools": list(ignored_tools)} if ignored_tools else {}
+        self._ignored = ignored.fields()
         self._id = new_id("chatcmpl")
         self._created = int(time.time())
 
