@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
@@ -140,6 +140,57 @@ async def test_grpc_web_stream_ends_with_the_status(
     assert text_of_events(responses) == "From the web."
     assert flags == _WEB_TRAILERS
     assert b"grpc-status: 0" in trailers.lower().replace(b":0", b": 0")
+
+
+def decoded(text: bytes) -> bytes:
+    """Returns the bytes of parts in base64 that are joined, each with its padding."""
+    return b"".join(base64.b64decode(part) for part in re.findall(rb"[^=]+={0,2}", text))
+
+
+@pytest.mark.parametrize("suffix", ["", "+proto"])
+@pytest.mark.parametrize("part", [1, 3, 7, 1000])
+async def test_text_form_of_grpc_web_streams(
+    system: System, http: httpx2.AsyncClient, suffix: str, part: int
+) -> None:
+    system.model.script(say("From the web.", piece=4, pause=0.01))
+    request = framed(sending(await system.make_agent(), "Hello.").SerializeToString())
+    content_type = f"application/grpc-web-text{suffix}"
+
+    async def parts() -> AsyncIterator[bytes]:
+        # Parts of the text that are not whole groups of four characters, and padding within it.
+        text = base64.b64encode(request[:7]) + base64.b64encode(request[7:])
+        for start in range(0, len(text), part):
+            yield text[start : start + part]
+
+    response = await http.post(
+        SEND_MESSAGE, content=parts(), headers={"content-type": content_type}
+    )
+    assert response.headers["content-type"].startswith("application/grpc-web-text")
+    *messages, (flags, trailers) = list(frames(decoded(response.content)))
+    responses = [run_pb.SendMessageResponse.FromString(content) for _, content in messages]
+    assert text_of_events(responses) == "From the web."
+    assert flags == _WEB_TRAILERS
+    assert b"grpc-status: 0" in trailers.lower().replace(b":0", b": 0")
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (base64.b64encode(framed(agent_pb.GetAgentRequest(name="nobody").SerializeToString())), 5),
+        (b"not base64!", 12),
+        (b"", 12),
+        (base64.b64encode(b"\0\0\0"), 3),
+    ],
+)
+async def test_errors_in_the_text_form_are_trailers_in_base64(
+    http: httpx2.AsyncClient, text: bytes, status: int
+) -> None:
+    headers = {"content-type": "application/grpc-web-text+proto"}
+    response = await http.post(GET_AGENT, content=text, headers=headers)
+    assert response.status_code == 200
+    [(flags, trailers)] = list(frames(decoded(response.content)))
+    assert flags == _WEB_TRAILERS
+    assert f"grpc-status: {status}\r\n".encode() in trailers
 
 
 async def test_requests_of_a_stream_reach_the_method(

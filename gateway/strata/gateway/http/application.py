@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from strata.gateway.http.connect import ConnectApplication
 from strata.gateway.http.console_path import CONSOLE_PATH
+from strata.gateway.http.grpc_web_text import TEXT_TYPE, GrpcWebText
 from strata.gateway.http.json_messages import JsonMessages, LargeBodies
 from strata.gateway.http.openai_api.errors import RETRY_AFTER, SHOULD_RETRY, ApiError
 from strata.gateway.http.openai_api.routes import OPENAI_PATH, OpenAiApi
@@ -38,6 +39,7 @@ _JSON = b"application/json"
 _PLAIN = (_JSON, b"application/x-www-form-urlencoded", b"")
 _GRPC = b"application/grpc"
 _GRPC_WEB = b"application/grpc-web"
+_GRPC_WEB_TEXT = TEXT_TYPE.encode()
 # https://connectrpc.com/docs/cors, and what the SDKs of OpenAI read.
 _RESPONSE_HEADERS = (
     "grpc-status",
@@ -194,6 +196,7 @@ class _RpcApplication:
         self, connect: Application, paths: AbstractSet[str], streams: Mapping[str, PlainStream]
     ) -> None:
         self._connect = connect
+        self._grpc_web_text = GrpcWebText(connect)
         self._paths = paths
         self._streams = streams
 
@@ -209,6 +212,9 @@ class _RpcApplication:
             message = "This port accepts Connect and gRPC-Web; gRPC has a separate port."
             refusal = JSONResponse({"code": "unknown", "message": message}, status_code=415)
             await refusal(scope, receive, send)
+            return
+        if content_type.startswith(_GRPC_WEB_TEXT):
+            await self._grpc_web_text(scope, receive, send)
             return
         if scope["method"] == "POST" and content_type in _PLAIN:
             stream = self._streams.get(scope["path"])
