@@ -450,5 +450,19 @@ async def test_the_command_line_creates_and_lists_webhooks_and_repeats_deliverie
     assert delivery.id in await strata("deliveries", "--state", "delivered")
     assert delivery.id in await strata("redeliver", delivery.id)
     await eventually(lambda: len(receiver.bodies) == 2)
+    assert (await strata("redeliver", "--failed")).splitlines()[1:] == []
+
+    await collect(gateway.send(socket_services.new_agent()))
+    await Webhooks(gateway).reach(pb.DELIVERY_STATE_DELIVERED, 2)
+    await execute(
+        socket_services, "UPDATE gateway.webhook_deliveries SET state = 'FAILED', next_time = NULL"
+    )
+    only = ("--webhook", created["webhook"]["id"])
+    queued = json.loads(await strata("redeliver", "--failed", *only, "--json"))["deliveries"]
+    times = [delivery["createTime"] for delivery in queued]
+    assert (len(queued), times) == (2, sorted(times))
+    await Webhooks(gateway).reach(pb.DELIVERY_STATE_DELIVERED, 2)
+    for wrong in ((), (delivery.id, "--failed"), (delivery.id, *only)):
+        assert (await run_command("webhooks", "redeliver", *wrong)).code == 2
     await strata("delete", created["webhook"]["id"])
     assert created["webhook"]["id"] not in await strata("list")

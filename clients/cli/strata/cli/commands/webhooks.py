@@ -8,7 +8,7 @@ import typer
 
 from strata.api.gateway.v1 import webhook_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
-from strata.cli.client import GatewayClient, first_of, new_request_id
+from strata.cli.client import GatewayClient, all_of, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import GatewayOptions, JsonOption, LimitOption, online
 from strata.cli.output import note, print_fields, print_json, print_listing, when
@@ -171,20 +171,46 @@ def list_deliveries(
 @online
 def redeliver(
     connection: GatewayOptions,
-    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Id of the delivery.")],
+    deliveries: Annotated[
+        list[str] | None, typer.Argument(metavar="DELIVERY...", help="Ids of deliveries.")
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="All failed deliveries, the oldest first.")
+    ] = False,
+    webhook: Annotated[
+        str, typer.Option("--webhook", metavar="WEBHOOK", help="With --failed: only of this one.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Send a delivery again."""
+    """Send deliveries again."""
+    if bool(deliveries) == failed:
+        raise UsageError("Give ids of deliveries, or --failed.")
+    if webhook and not failed:
+        raise UsageError("--webhook belongs to --failed.")
 
-    async def redeliver_once(client: GatewayClient) -> pb.WebhookDelivery:
-        request = pb.RedeliverWebhookRequest(delivery_id=delivery)
-        return (await client.webhooks.RedeliverWebhook(request)).delivery
+    async def redeliver_each(client: GatewayClient) -> pb.ListWebhookDeliveriesResponse:
+        queued = pb.ListWebhookDeliveriesResponse()
+        for delivery_id in deliveries or await _failed_ids(client, webhook):
+            request = pb.RedeliverWebhookRequest(delivery_id=delivery_id)
+            response = await client.webhooks.RedeliverWebhook(request)
+            queued.deliveries.append(response.delivery)
+        return queued
 
-    queued = connection.run(redeliver_once)
-    if as_json:
-        print_json(queued)
-        return
-    print_fields([("id", queued.id), ("state", _state(queued)), ("run", queued.run_id)])
+    queued = connection.run(redeliver_each)
+    print_listing(
+        queued,
+        ["id", "state", "run"],
+        [(delivery.id, _state(delivery), delivery.run_id) for delivery in queued.deliveries],
+        empty="No failed deliveries.",
+        as_json=as_json,
+    )
+
+
+async def _failed_ids(client: GatewayClient, webhook: str) -> list[str]:
+    """Returns the ids of failed deliveries, the oldest first."""
+    request = pb.ListWebhookDeliveriesRequest(webhook_id=webhook, state=pb.DELIVERY_STATE_FAILED)
+    listing = await all_of(client.webhooks.ListWebhookDeliveries, request, "deliveries")
+    return [delivery.id for delivery in reversed(listing.deliveries)]
 
 
 def _events(webhook: pb.Webhook) -> str:
