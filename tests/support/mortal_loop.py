@@ -137,6 +137,13 @@ async def open_mortal(services: InnerServices) -> AsyncIterator[Mortal]:
     endpoints = [
         ModelEndpoint("test", "openai", services.model.openai_url, models=("test-model",)),
         ModelEndpoint("claude", "anthropic", services.model.anthropic_url, models=("test-model",)),
+        ModelEndpoint(
+            "blind",
+            "openai",
+            services.model.openai_url,
+            models=("test-model",),
+            context_window=8_000,
+        ),
     ]
     tools = MortalTools(ToolClient(services.channel("tool_execution")))
     async with ModelFactory() as factory:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from doubles.script import Call, Reply, say
+from doubles.script import Call, Reply, rate_limited, say
 from mcp_support import Mcp, names, tool
 from mortal_loop import Died, Mortal
 from polling import eventually
@@ -251,6 +251,65 @@ async def test_a_server_that_grows_leaves_a_small_context_window_usable(mcp: Mcp
     request.max_schema_bytes = 0
     again = await mcp.execution.ResolveTools(request)
     assert names(again.tools) == names(chosen.tools)
+
+
+async def test_a_fallback_model_of_a_smaller_window_is_offered_fewer_tools_of_a_server(
+    mcp: Mcp,
+) -> None:
+    tools = [tool(f"t{number:03}", "Does it. " * 60) for number in range(100)]
+    await mcp.program("zoo", *tools)
+    agent = await mcp.services.make_agent(
+        tools=["zoo__*", "zoo__t098", "conversation_search"],
+        model={
+            "handle": "claude/test-model",
+            "context_window": 128_000,
+            "fallback_models": ["blind/test-model"],
+        },
+    )
+    last = Reply(calls=(Call("zoo__t099", {}),))
+    first = Reply(calls=(Call("zoo__t000", {}),))
+    mcp.services.model.script(last, rate_limited(3600), first, say("Done."), say("Hello."))
+    ran = await mcp.services.run(agent, "Do it.")
+    assert ran.text == "Done."
+    await mcp.services.run(agent, "Hello.")
+    own, refused, *to_fallback, next_run = (
+        request.tool_names for request in mcp.services.model.requests[-5:]
+    )
+    assert own == refused == next_run
+    assert len(own) >= 100
+    assert to_fallback[0] == to_fallback[1]
+    # Single tools and those that the conversation has used are kept.
+    assert {"conversation_search", "zoo__t098", "zoo__t099", "zoo__t000"} <= {*to_fallback[0]}
+    assert 5 < len(to_fallback[0]) < 30
+
+
+async def test_a_run_taken_over_at_a_fallback_model_is_offered_tools_that_fit_it(
+    mcp: Mcp, mortal: Mortal
+) -> None:
+    await mcp.program("zoo", *(tool(f"t{number:03}", "Does it. " * 60) for number in range(100)))
+    agent = await mcp.services.make_agent(
+        tools=["zoo__*"],
+        model={
+            "handle": "claude/test-model",
+            "context_window": 128_000,
+            "fallback_models": ["blind/test-model"],
+        },
+    )
+    request = mortal.request(agent, "Do it.")
+    call = Reply(calls=(Call("zoo__t000", {}),))
+    mcp.services.model.script(rate_limited(3600), call, say("Done."))
+
+    def die(_event: ToolEvent) -> None:
+        raise Died
+
+    mortal.tools.at = die
+    with pytest.raises(Died):
+        await mortal.run(request)
+    mortal.tools.at = lambda _event: None
+    await mortal.run(replace(request, attempt=2))
+    to_fallback = [request.tool_names for request in mcp.services.model.requests[-2:]]
+    assert all("zoo__t000" in offered for offered in to_fallback)
+    assert all(5 < len(offered) < 30 for offered in to_fallback)
 
 
 async def test_an_agent_of_a_small_window_is_made_with_a_large_server(mcp: Mcp) -> None:

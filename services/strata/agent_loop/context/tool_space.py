@@ -6,13 +6,17 @@ Tools that the agent names individually are always offered.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from strata.agent_loop.context.token_budget import MESSAGES_SHARE, TokenBudget
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.tool_rules import rules_in_force
 from strata.agent_loop.domain.ports import ArchivalStats, BoundModel, MemorySection
+from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import Metadata, archival_lines, assemble
 from strata.shared.clock import Clock
+from strata.shared.provenance import Provenance
 from strata.shared.server_tools import server_of
 from strata.shared.tool_rules import rule_element
 
@@ -76,3 +80,32 @@ def tool_space(
     memory = rules_bytes(agent) if section is None else section.size
     # At least 1, because 0 means no limit.
     return max(1, int(space - max(memory, space * MEMORY_SHARE)))
+
+
+def fitting_tools(
+    agent: Agent, tools: ToolSet, max_bytes: int, preferred: Collection[str]
+) -> ToolSet:
+    """Returns the tools for which a model has space that they were not chosen for.
+
+    Only tools of whole servers are left out, the `preferred` ones last.
+
+    Args:
+        agent: The agent.
+        tools: The tools of the run.
+        max_bytes: Maximum bytes of all tools; 0 for no limit.
+        preferred: Names of tools, such as those that the conversation has used.
+    """
+    if not max_bytes:
+        return tools
+
+    def of_whole_server(tool: Tool) -> bool:
+        return tool.returns_from is Provenance.MCP and tool.name not in agent.tools
+
+    chosen = {tool.name for tool in tools.tools if not of_whole_server(tool)}
+    space = max_bytes - sum(t.schema.size_bytes for t in tools.tools if t.name in chosen)
+    for tool in sorted(tools.tools, key=lambda tool: tool.name not in preferred):
+        # A large tool does not keep smaller ones out.
+        if tool.name not in chosen and tool.schema.size_bytes <= space:
+            chosen.add(tool.name)
+            space -= tool.schema.size_bytes
+    return tools.only(chosen)

@@ -52,9 +52,17 @@ class MemoryInPrompt:
 
     def show(self, section: MemorySection) -> None:
         """Sets the section that the model sees from now on."""
-        self.toolset = self._tools.offered(self._agent.tools, folders=section.has_folders)
+        self.toolset = self._offered(section)
         self.section = section
         self._window.refresh(section)
+
+    def _offered(self, section: MemorySection) -> ToolSet:
+        return self._tools.offered(self._agent.tools, folders=section.has_folders)
+
+    def limit_tools(self, tools: ToolSet) -> None:
+        """Replaces the agent's tools, as by those for which the model that is asked has space."""
+        self._tools = tools
+        self.toolset = self._offered(self.section)
 
     async def compile(self) -> MemorySection:
         """Reads the current memory; `show` sets it."""

@@ -169,7 +169,9 @@ class ModelRequester:
         self._sent_system: str | None = None
         self._measure()
 
-    async def ask(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
+    async def ask(
+        self, name: StepName, window: WorkingWindow, offer: Callable[[], Offer]
+    ) -> ModelReply:
         """Returns the model's reply to the window, which is compacted first if it is too full.
 
         Failures are handled as follows:
@@ -185,6 +187,12 @@ class ModelRequester:
           fits its window. It also answers in the following steps.
 
         If the step fails after pieces of a reply were emitted, a `StepRestarted` withdraws them.
+
+        Args:
+            name: The step.
+            window: The window.
+            offer: Returns the tools and the reply format for the current model; it is called for
+                each model that is asked.
 
         Raises:
             StepFailedError: No model gave a usable reply.
@@ -206,7 +214,11 @@ class ModelRequester:
             self._measure()
 
     async def _ask_fallbacks(
-        self, name: StepName, window: WorkingWindow, offer: Offer, first: StepFailedError
+        self,
+        name: StepName,
+        window: WorkingWindow,
+        offer: Callable[[], Offer],
+        first: StepFailedError,
     ) -> ModelReply:
         fallback_errors: dict[str, str] = {}
         failed, failed_handle = first, self._chain.handle
@@ -236,8 +248,11 @@ class ModelRequester:
         await self._give_up(name, failed)
         raise failed
 
-    async def _ask_current(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
-        return await self._ask(name, window, offer, await self._prepare(window, offer))
+    async def _ask_current(
+        self, name: StepName, window: WorkingWindow, offer: Callable[[], Offer]
+    ) -> ModelReply:
+        offered = offer()
+        return await self._ask(name, window, offered, await self._prepare(window, offered))
 
     def _is_passed_over(self, failed: StepFailedError) -> bool:
         """Returns whether the next model is asked after this failure of the current one."""

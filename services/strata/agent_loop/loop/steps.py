@@ -18,7 +18,9 @@ from strata.agent_loop.context.packaging import (
     CANCELLED,
     TIMED_OUT,
 )
+from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.context.token_budget import FILES_SHARE, LEAST_SEARCH_BYTES, SEARCH_SHARE
+from strata.agent_loop.context.tool_space import fitting_tools, tool_space
 from strata.agent_loop.context.working_window import WorkingWindow
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message
@@ -151,6 +153,7 @@ class Steps:
         self._window = WorkingWindow(agent, begun.window, start.stats, ports.clock)
         self._memory = MemoryInPrompt(ports.memory, agent, start.bound, start.tools, self._window)
         self._chain = ModelChain(ports.models, agent, start.bound)
+        self._tools_fit = self._chain.handle
         summarizer = Summarizer(
             ports.models, ports.tokens, agent, lambda: self._chain.current, self._count_summary
         )
@@ -368,9 +371,7 @@ class Steps:
         name = StepName(step, new_id("step"), new_id("message"))
         taint = self.taint
         await self._emit_started(step, name.step_id, name.message_id, taint, self._chain.handle)
-        reply = await self._model_requester.ask(
-            name, self._window, self._rules.offer(self._memory.toolset)
-        )
+        reply = await self._model_requester.ask(name, self._window, self._offer)
         reply = self._rules.taken(tidy(reply, self._window.call_ids), self._memory.toolset)
         tool_effects = effects(reply, self._memory.toolset)
         # The request may have closed files and read memory again.
@@ -388,6 +389,31 @@ class Steps:
             replace(snapshot, taint=taint),
             self._rules.rules,
         )
+
+    def _offer(self) -> Offer:
+        """Returns what the current model is offered.
+
+        The tools of whole servers were chosen for the agent's own model. A fallback model may have
+        less space; its tools are chosen once, so that they stay the same in the following steps.
+        """
+        if self._chain.handle != self._tools_fit:
+            self._tools_fit = self._chain.handle
+            self._memory.limit_tools(self._tools_of(self._chain.current))
+        return self._rules.offer(self._memory.toolset)
+
+    def _tools_of(self, bound: BoundModel) -> ToolSet:
+        agent, tools, ports = self._start.agent, self._start.tools, self._ports
+        space = tool_space(agent, bound, ports.tokens, ports.clock, self._memory.section)
+        used = {call.name for message in self._window.messages for call in message.tool_calls}
+        fitting = fitting_tools(agent, tools, space, used)
+        if left_out := len(tools.tools) - len(fitting.tools):
+            _log.warning(
+                "a fallback model has no space for all tools of MCP servers",
+                run_id=self._key.run_id,
+                model=bound.settings.handle,
+                left_out=left_out,
+            )
+        return fitting
 
     async def _emit_started(
         self, step: int, step_id: str, message_id: str, taint: Taint, model: str
