@@ -79,7 +79,10 @@ async def test_next_model_answers_in_the_same_step(
     assert fallback in restarted.reason
     stored = ran.messages[-1]
     assert stored.model == fallback
-    assert stored.usage == ran.finished.usage
+    # A refused reply has a price, a refused request has none.
+    refused = reason == "MODEL_REQUEST_REFUSED"
+    assert (stored.usage == ran.finished.usage) != refused
+    assert "fork" not in restarted.reason
 
 
 @BOTH_WAYS
@@ -126,6 +129,7 @@ async def test_a_run_fails_with_the_error_of_each_model(
 
     error = ran.finished.error
     assert (error.reason, error.retryable) == ("MODEL_RATE_LIMITED", True)
+    assert "fork" not in error.message
     assert "Rate limit reached." in error.message
     assert f"{ANTHROPIC}: Incorrect API key" in error.message
     assert "blind/test-model: You exceeded your quota" in error.message

@@ -105,6 +105,39 @@ async def test_streamed_text_of_a_refused_reply_is_withdrawn(
     assert "This is how you" not in str(window)
 
 
+@pytest.mark.parametrize(
+    ("handle", "fields"),
+    [
+        ("test/test-model", {"refusal": "I can not."}),
+        ("test/test-model", {"finish": "content_filter"}),
+        # Google's names of its filters, as its servers for OpenAI's protocol send them.
+        ("test/test-model", {"finish": "content_filter: PROHIBITED_CONTENT"}),
+        ("test/test-model", {"finish": "SAFETY"}),
+        ("claude/test-model", {"finish": "refusal"}),
+    ],
+)
+@pytest.mark.parametrize("text", ["", "This is how you"])
+async def test_a_refused_reply_is_counted_and_the_conversation_goes_on(
+    services: InnerServices, handle: str, fields: dict[str, str], text: str
+) -> None:
+    agent = await services.make_agent(model=agent_pb.ModelConfig(handle=handle))
+    services.model.script(Reply(text=text, usage=(90, 10), **fields), say("Hello."))
+
+    ran = await services.run(agent, "How?")
+    after = await services.run(agent, "Hi.")
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_LLM_API_ERROR
+    assert ran.finished.error.reason == "MODEL_REQUEST_REFUSED"
+    assert not ran.finished.error.retryable
+    assert "fork the conversation" in ran.finished.error.message
+    usage = ran.finished.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.estimated) == (90, 10, False)
+    assert after.text == "Hello."
+    assert len(services.model.requests) == 2
+    window = await services.window(agent)
+    assert roles(window.messages) == ["system", "user", "user", "assistant"]
+
+
 async def test_refusal_before_any_text_withdraws_nothing(services: InnerServices) -> None:
     agent = await services.make_agent()
     services.model.script(unauthorized())

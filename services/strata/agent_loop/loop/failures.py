@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind, as_sentence
 from strata.agent_loop.domain.run.runs import RunFailure
 from strata.protocol.errors import (
     AbortedError,
@@ -46,6 +46,10 @@ _NOT_ENDED = (
 )
 
 
+_AFTER_REFUSAL = (
+    "The messages are kept. If the next ones are refused too, fork the conversation from a message"
+    " before the refused text, or ask another model."
+)
 _REMEDIES = {
     "system prompt": "Shorten the system prompt",
     "memory blocks": "Shorten or detach memory blocks",
@@ -57,7 +61,11 @@ _REMEDIES = {
 
 
 class StepFailedError(Exception):
-    """A step failed; the run ends with this stop reason and failure."""
+    """A step failed; the run ends with this stop reason and failure.
+
+    Attributes:
+        problem: What went wrong, without advice on what to do next.
+    """
 
     def __init__(
         self, stop_reason: StopReason, failure: RunFailure, model_error: ModelError | None = None
@@ -66,13 +74,23 @@ class StepFailedError(Exception):
         self.model_error = model_error
         self.stop_reason = stop_reason
         self.failure = failure
+        self.problem = failure.message if model_error is None else model_error.message
 
 
 def from_model_error(error: ModelError) -> StepFailedError:
     """Returns the error of a run whose model call failed. The user's message is stored."""
     stop_reason, reason = _REASONS[error.kind]
     retryable = error.retryable or error.kind in _WORTH_REPEATING
-    return StepFailedError(stop_reason, RunFailure(reason, error.message, retryable), error)
+    failure = RunFailure(reason, _advised(error.message, error), retryable)
+    return StepFailedError(stop_reason, failure, error)
+
+
+def _advised(message: str, error: ModelError | None) -> str:
+    """Returns a message with advice on what to do after an error, if there is any."""
+    if error is None or error.kind is not ModelErrorKind.REFUSED:
+        return message
+    # The refused text stays in the window, and providers may refuse every request with it.
+    return f"{as_sentence(message)} {_AFTER_REFUSAL}"
 
 
 def all_failed(first: StepFailedError, fallback_errors: Mapping[str, str]) -> StepFailedError:
@@ -85,11 +103,10 @@ def all_failed(first: StepFailedError, fallback_errors: Mapping[str, str]) -> St
     descriptions = "; ".join(
         f"{handle}: {message.rstrip('. ')}" for handle, message in fallback_errors.items()
     )
-    message = (
-        f"{first.failure.message} The fallback models could not answer either: {descriptions}."
-    )
+    message = f"{first.problem} The fallback models could not answer either: {descriptions}."
+    error = first.model_error
     return StepFailedError(
-        first.stop_reason, replace(first.failure, message=message), first.model_error
+        first.stop_reason, replace(first.failure, message=_advised(message, error)), error
     )
 
 

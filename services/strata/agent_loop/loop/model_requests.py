@@ -233,7 +233,7 @@ class ModelRequester:
             self._measure()
             await self._restart(
                 name,
-                f"{failed_handle} could not answer: {failed.failure.message.rstrip('. ')}."
+                f"{failed_handle} could not answer: {failed.problem.rstrip('. ')}."
                 f" {upcoming} is asked instead.",
                 model=upcoming,
                 failed_model=failed_handle,
@@ -243,7 +243,7 @@ class ModelRequester:
                 return await self._ask_current(name, window, offer)
             except StepFailedError as error:
                 failed, failed_handle = error, upcoming
-                fallback_errors[upcoming] = error.failure.message
+                fallback_errors[upcoming] = error.problem
         failed = all_failed(first, fallback_errors)
         await self._give_up(name, failed)
         raise failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -312,11 +312,7 @@ class StreamedModel(ABC, Generic[EventT]):
 
     async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         limits = StreamLimits(self._settings.timeouts)
-        try:
-            raw = await self._open(request, limits)
-        except BaseException:
-            limits.close()
-            raise
+        raw = await self._opened(request, limits)
         reply = self._new_reply()
         received = 0
         # Text whose pieces have arrived together is passed on as one piece.
@@ -349,7 +345,27 @@ class StreamedModel(ABC, Generic[EventT]):
         finally:
             limits.close()
             await raw.close()
-        final = self._finish(reply, request)
+        for last in self._ending(reply, request):
+            yield last
+
+    async def _opened(self, request: ModelRequest, limits: StreamLimits) -> EventStream:
+        """Sends a request; closes the limits if it fails."""
+        try:
+            return await self._open(request, limits)
+        except BaseException:
+            limits.close()
+            raise
+
+    def _ending(self, reply: ReplyBuilder[EventT], request: ModelRequest) -> Iterator[ModelEvent]:
+        """Yields the usage and the whole reply after the end of its stream."""
+        try:
+            final = self._finish(reply, request)
+        except ModelError as error:
+            usage = reply.usage()
+            if error.kind is ModelErrorKind.REFUSED and usage is not None:
+                # Providers charge for the prompt of a refused reply, and for what they wrote of it.
+                yield UsageEvent(usage)
+            raise
         yield UsageEvent(final.usage)
         yield final
 

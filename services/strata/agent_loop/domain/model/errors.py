@@ -106,6 +106,12 @@ class ModelError(Exception):
         return f"{self.kind}{status}: {self.message}"
 
 
+def as_sentence(message: str) -> str:
+    """Returns the message of a provider with a mark at its end, so that a sentence can follow."""
+    text = message.rstrip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def naming_key(error: ModelError, owner: str) -> ModelError:
     """Returns the error of a refused key, with the owner of the key in its message.
 
@@ -115,11 +121,9 @@ def naming_key(error: ModelError, owner: str) -> ModelError:
     """
     if error.kind is not ModelErrorKind.AUTHENTICATION or not owner:
         return error
-    text = error.message.rstrip()
-    stop = "" if text.endswith((".", "!", "?")) else "."
     return ModelError(
         error.kind,
-        f"{text}{stop} The provider was asked with {owner}.",
+        f"{as_sentence(error.message)} The provider was asked with {owner}.",
         status=error.status,
         code=error.code,
         retry_after=error.retry_after,

@@ -66,6 +66,18 @@ OWN_HEADERS = ("OpenAI-Organization", "OpenAI-Project")
 NO_KEY = "none"
 # Tags of thoughts in Google's text; the closing tag begins the first piece of the answer.
 _THOUGHT, _END_OF_THOUGHT = "<thought>", "</thought>"
+# Beginnings of the finish reasons of a reply that a filter has stopped. Google names its filter, as
+# in "content_filter: PROHIBITED_CONTENT" or "SAFETY"; Z.ai says "sensitive".
+_FILTERED = (
+    "content_filter",
+    "safety",
+    "recitation",
+    "blocklist",
+    "prohibited_content",
+    "spii",
+    "image_",
+    "sensitive",
+)
 
 
 def open_client(base_url: str, api_key: str) -> AsyncOpenAI:
@@ -432,7 +444,7 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
         )
 
     def finish_reason(self) -> FinishReason:
-        if self._refusal or self._finish == "content_filter":
+        if self._refusal or _is_filtered(self._finish):
             message = "".join(self._refusal) or "The provider's content filter stopped the reply."
             raise ModelError(ModelErrorKind.REFUSED, message)
         if self.size.full:
@@ -457,6 +469,10 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
             cache_write_tokens=count_of(prompt, "cache_write_tokens"),
             reasoning_tokens=count_of(completion, "reasoning_tokens"),
         )
+
+
+def _is_filtered(finish_reason: str | None) -> bool:
+    return finish_reason is not None and finish_reason.lower().startswith(_FILTERED)
 
 
 def _thoughts_and_text(content: object) -> tuple[str, str]:
