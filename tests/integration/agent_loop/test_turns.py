@@ -118,7 +118,7 @@ async def test_streamed_text_of_a_refused_reply_is_withdrawn(
 )
 @pytest.mark.parametrize("text", ["", "This is how you"])
 async def test_a_refused_reply_is_counted_and_the_conversation_goes_on(
-    services: InnerServices, handle: str, fields: dict[str, str], text: str
+    services: InnerServices, handle: str, fields: dict[str, Any], text: str
 ) -> None:
     agent = await services.make_agent(model=agent_pb.ModelConfig(handle=handle))
     services.model.script(Reply(text=text, usage=(90, 10), **fields), say("Hello."))
