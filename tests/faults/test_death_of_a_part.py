@@ -8,11 +8,13 @@ import grpc
 import psutil
 import pytest
 
-from faults.live import Client, Live, ModelThread, slowly
+from faults.live import Client, Live, ModelThread, dialogue, slowly
 from faults.load import further, talking
 from faults.victims import kill
 from strata.api.archival.v1 import passage_service_pb2
+from strata.api.common.v1 import run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2
+from strata.api.gateway.v1 import run_service_pb2
 
 # The first test of a shape starts the Strata of all.
 pytestmark = pytest.mark.timeout(240)
@@ -105,6 +107,34 @@ async def test_a_turn_survives_the_death_of_its_agent_loop(live: Live, model: Mo
         kinds = [event.WhichOneof("event") for event in answered.events]
         assert "step_restarted" in kinds
         assert answered.durable == sorted(set(answered.durable))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
+async def test_a_run_is_cancelled_while_its_agent_loop_hangs(
+    live: Live, model: ModelThread
+) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        turn = await client.begin(model, agent.id, slowly())
+        hung = psutil.Process(live.runtime.processes["agent_loop"])
+        hung.suspend()
+        try:
+            listed = run_service_pb2.ListRunsRequest(agent_id=agent.id)
+            [run] = (await client.runs.ListRuns(listed, **client.call)).runs
+            cancel = run_service_pb2.CancelRunRequest(run_id=run.id)
+            cancelled = (await client.runs.CancelRun(cancel, **client.call)).run
+            assert cancelled.state == run_service_pb2.RUN_STATE_CANCELLING
+            async with asyncio.timeout(60):
+                ended = await turn
+            assert ended.finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+            following = asyncio.create_task(client.send(agent.id, "next"))
+        finally:
+            hung.resume()
+        assert (await following).reply == "You said: next"
+        # The agent loop, which works again, has stored no reply of the cancelled turn.
+        log = await client.log(agent.default_conversation_id)
+        assert [text for _, text in dialogue(log)][1:] == ["next", "You said: next"]
 
 
 @pytest.mark.slow

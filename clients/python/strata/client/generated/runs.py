@@ -143,8 +143,9 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         """Stops a run: the model call is aborted, the running tool is killed, committed steps stay;
         runs of other agents that it waits for are stopped too.
 
-        While its last step cannot be stored, it stays CANCELLING, at most until its deadline.
-        Cancelling a run that has ended succeeds. NOT_FOUND (RUN_NOT_FOUND).
+        While its last step cannot be stored, it stays CANCELLING, at most until its deadline. If
+        the process that executes it does not answer, it ends within a minute. Cancelling a run that
+        has ended succeeds. NOT_FOUND (RUN_NOT_FOUND).
 
         Args:
             run_id: The run.

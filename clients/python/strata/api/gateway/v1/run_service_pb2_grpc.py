@@ -175,7 +175,8 @@ class RunServiceServicer:
     def CancelRun(self, request, context):
         """Stops a run: the model call is aborted, the running tool is killed, committed steps stay; runs
         of other agents that it waits for are stopped too. While its last step cannot be stored, it
-        stays CANCELLING, at most until its deadline. Cancelling a run that has ended succeeds.
+        stays CANCELLING, at most until its deadline. If the process that executes it does not answer,
+        it ends within a minute. Cancelling a run that has ended succeeds.
         NOT_FOUND (RUN_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

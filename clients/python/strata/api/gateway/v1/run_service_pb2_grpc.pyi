@@ -48,7 +48,8 @@ class RunServiceStub:
     CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
     """Stops a run: the model call is aborted, the running tool is killed, committed steps stay; runs
     of other agents that it waits for are stopped too. While its last step cannot be stored, it
-    stays CANCELLING, at most until its deadline. Cancelling a run that has ended succeeds.
+    stays CANCELLING, at most until its deadline. If the process that executes it does not answer,
+    it ends within a minute. Cancelling a run that has ended succeeds.
     NOT_FOUND (RUN_NOT_FOUND).
     """
     RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
@@ -168,7 +169,8 @@ class RunServiceServicer:
     ) -> _abc.Awaitable[_run_service_pb2.CancelRunResponse]:
         """Stops a run: the model call is aborted, the running tool is killed, committed steps stay; runs
         of other agents that it waits for are stopped too. While its last step cannot be stored, it
-        stays CANCELLING, at most until its deadline. Cancelling a run that has ended succeeds.
+        stays CANCELLING, at most until its deadline. If the process that executes it does not answer,
+        it ends within a minute. Cancelling a run that has ended succeeds.
         NOT_FOUND (RUN_NOT_FOUND).
         """
 
