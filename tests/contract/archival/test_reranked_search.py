@@ -181,7 +181,9 @@ async def test_fused_order_stays_if_the_reranker_is_slow_or_fails(
 
 
 async def test_reranker_is_not_called_without_candidates(finder: Finder, tmp_path: Path) -> None:
+    agent = new_id("agent")
+    await finder.stores.archives.prepare(agent)
     async with reranked(finder, export(tmp_path, SAID)) as reranking:
         for query in ("boat", "  "):
-            answer = await ask(reranking, new_id("agent"), query)
+            answer = await ask(reranking, agent, query)
             assert (answer.hits, answer.reranking) == ((), None)

@@ -21,7 +21,7 @@ from strata.archival.domain.search import Search
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.chunk_search import FileChunkSearch
 from strata.archival.search.passage_search import PassageSearch
-from strata.protocol.errors import UnavailableError
+from strata.protocol.errors import NotFoundError, UnavailableError
 from strata.shared import context
 from strata.shared.clock import ManualClock
 from strata.shared.idempotency.keys import RequestKey
@@ -299,8 +299,9 @@ async def test_scripts_without_spaces_are_found_before_and_after_indexing(
 
 
 async def test_a_blank_query_or_an_agent_without_archive_finds_nothing(finder: Finder) -> None:
-    assert await find(finder, new_id("agent"), "anything") == []
     agent = new_id("agent")
+    await finder.stores.archives.prepare(agent)
+    assert await find(finder, agent, "anything") == []
     await finder.stores.insert(agent, "something")
     assert await find(finder, agent, "  ") == []
 
@@ -335,7 +336,8 @@ async def test_another_projects_passages_are_never_found(finder: Finder) -> None
     await finder.stores.insert(agent, "the launch code is 1234")
     await finder.indexer.index_pending()
     with context.use(as_project()):
-        assert await find(finder, agent, "launch code") == []
+        with pytest.raises(NotFoundError):
+            await find(finder, agent, "launch code")
         (stranger,) = await finder.stores.insert(agent, "nothing to see")
         hit = await finder.search.search(
             Search(

@@ -26,6 +26,10 @@ from strata.shared.ids import new_id
 
 async def test_an_agents_archive_is_made_at_its_first_passage(stores: Stores) -> None:
     agent = new_id("agent")
+    with pytest.raises(NotFoundError) as missing:
+        await stores.passages.archive_ids(agent)
+    assert missing.value.reason is Reason.AGENT_NOT_FOUND
+    await stores.archives.prepare(agent)
     assert await stores.passages.archive_ids(agent) == []
     (first,) = await stores.insert(agent, "one", tags=("b", "a"))
     (second,) = await stores.insert(agent, "two", tags=("b",))
@@ -405,8 +409,9 @@ async def test_another_project_sees_nothing(stores: Stores) -> None:
     agent = new_id("agent")
     (stored,) = await stores.insert(agent, "secret")
     with context.use(as_project()):
-        assert await stores.passages.archive_ids(agent) == []
         for missing in (
+            stores.passages.archive_ids(agent),
+            stores.passages.check_archives([stored.passage.archive_id]),
             stores.passages.get(stored.passage.id),
             stores.history.delete(stored.passage.id, Author(), NOW),
             stores.history.update(stored.passage.id, PassageChange(), NOW),

@@ -20,6 +20,7 @@ from message_finder import Finder, finder_on
 from polling import eventually
 from qdrant_requests import RecordingClient, projects_of
 from recall_conversations import START, Writer
+from strata.protocol.errors import NotFoundError
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.search.backlogs import MessageBacklog
@@ -293,7 +294,8 @@ async def test_speakers_are_the_people_who_wrote_to_the_agent(finder: Finder) ->
     await finder.writer.say("Good morning.", MessageRole.ASSISTANT, name="Bot")
     store = PostgresSearchStore(finder.writer.windows._database)
     assert await store.speakers(finder.agent) == ["Jory", "Nell"]
-    assert await store.speakers(new_id("agent")) == []
+    with pytest.raises(NotFoundError):
+        await store.speakers(new_id("agent"))
 
 
 async def test_a_long_message_is_found_by_its_end(finder: Finder) -> None:
@@ -334,9 +336,9 @@ async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
     await finder.index_all()
     assert "1234" not in str(await finder.ask("launch code"))
     with context.use(as_project()):
-        assert await finder.ids("nothing to see") == []
-        spy = SearchQuery(other.agent, "launch code", 5)
-        assert (await finder.search.search(spy)).hits == ()
+        for agent, text in ((finder.writer.agent, "nothing to see"), (other.agent, "launch code")):
+            with pytest.raises(NotFoundError):
+                await finder.search.search(SearchQuery(agent, text, 5))
 
 
 async def test_excluded_results_are_counted_by_condition(finder: Finder) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from callers import as_project
 from recall_conversations import START, Writer
+from strata.protocol.errors import NotFoundError
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.search.message_search import MessageSearch
@@ -126,8 +127,8 @@ async def test_other_agents_and_projects_are_not_searched(
     assert await search_texts(search, "xylophone") == []
     await writer.say("my xylophone")
     outside = as_project()
-    with context.use(outside):
-        assert await search_texts(search, "xylophone") == []
+    with context.use(outside), pytest.raises(NotFoundError):
+        await search_texts(search, "xylophone")
 
 
 async def test_a_hit_has_its_neighbours(search: MessageSearch, writer: Writer) -> None:

@@ -164,12 +164,12 @@ async def test_files_and_folders_of_another_project_are_not_found(client: Any) -
             (calls.DeleteFolder, pb.DeleteFolderRequest(folder_id=folder.id)),
             (calls.AttachFolder, attach),
             (calls.DetachFolder, pb.DetachFolderRequest(agent_id=agent, folder_id=folder.id)),
+            (calls.ListFiles, pb.ListFilesRequest(agent_id=agent)),
+            (calls.ListFiles, pb.ListFilesRequest(folder_id=folder.id)),
         ):
             with pytest.raises(NotFoundError):
                 await call(request)
         with pytest.raises(StrataError):
             await upload(client, folder.id, "b.txt", b"text")
-        assert not (await calls.ListFiles(pb.ListFilesRequest(agent_id=agent))).files
-        assert not (await calls.ListFiles(pb.ListFilesRequest(folder_id=folder.id))).files
         assert not (await calls.ListFolders(pb.ListFoldersRequest())).folders
     assert (await client.files.GetFile(pb.GetFileRequest(file_id=file.id))).file.id == file.id

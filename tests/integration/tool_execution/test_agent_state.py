@@ -22,7 +22,7 @@ from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
-from strata.protocol.errors import InvalidArgumentError, Reason
+from strata.protocol.errors import InvalidArgumentError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.tool_execution.custom.agent_memory import AgentBlocks, BlockMemory
 
@@ -334,8 +334,9 @@ async def test_a_dry_run_cannot_read_memory_of_other_projects(
     assert raised.value.reason is Reason.INVALID_ID
     with services.signed_in():
         for agent in (tools.agent.id, new_id("agent")):
-            ran = await registry.RunTool(pb.RunToolRequest(source_code=text, agent_id=agent))
-            assert json.loads(ran.tool_return.content)["message"] == []
+            with pytest.raises(NotFoundError) as missing:
+                await registry.RunTool(pb.RunToolRequest(source_code=text, agent_id=agent))
+            assert missing.value.reason is Reason.AGENT_NOT_FOUND
 
 
 async def test_a_change_by_the_tool_is_in_the_next_prompt_of_the_agent(

@@ -31,6 +31,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.protocol.errors import NotFoundError
 from strata.shared.context import current_project
 
 _TRANSCRIPT_PAGE = 500
@@ -181,7 +182,10 @@ class RecallClient:
         await self._stub.EvictMessages(request)
 
     async def transcript(self, transcript_range: TranscriptRange) -> Sequence[Message]:
-        """Returns the stored messages of a range of a conversation, in order."""
+        """Returns the stored messages of a range of a conversation, in order.
+
+        There are none if the conversation was deleted.
+        """
         request = message_pb.ListMessagesRequest(
             conversation_id=transcript_range.conversation_id,
             page_size=_TRANSCRIPT_PAGE,
@@ -191,7 +195,10 @@ class RecallClient:
         )
         messages: list[Message] = []
         while True:
-            page = await self._messages.ListMessages(request)
+            try:
+                page = await self._messages.ListMessages(request)
+            except NotFoundError:
+                return []
             messages.extend(messages_from_proto(page.messages))
             if not page.next_page_token:
                 return messages

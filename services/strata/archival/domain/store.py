@@ -201,7 +201,19 @@ class PassageStore(Protocol):
         ...
 
     async def archive_ids(self, agent_id: str) -> list[str]:
-        """Returns the ids of an agent's archives."""
+        """Returns the ids of an agent's archives.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND``.
+        """
+        ...
+
+    async def check_archives(self, archive_ids: Sequence[str]) -> None:
+        """Refuses archives that do not exist.
+
+        Raises:
+            NotFoundError: ``ARCHIVE_NOT_FOUND``, for the first of them.
+        """
         ...
 
     def open_snapshot(

@@ -46,7 +46,11 @@ class PassageSearch:
         self._pipeline = SearchPipeline(clock, reranking, seconds)
 
     async def search(self, search: Search) -> SearchResult[Passage]:
-        """Returns the best passages, best first; none for a blank query."""
+        """Returns the best passages, best first; none for a blank query.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND``; ``ARCHIVE_NOT_FOUND`` if nothing was found.
+        """
         if not search.query.strip():
             return SearchResult()
         archives = search.archive_ids or await self._store.archive_ids(search.agent_id)
@@ -58,13 +62,17 @@ class PassageSearch:
             explanation = SearchExplanation(
                 self._passages(search, Filter(tuple(archives)), times), search.left_out_by
             )
-        return await self._pipeline.search(
+        result = await self._pipeline.search(
             search.query,
             search.top_k,
             self._passages(search, search.within(archives), times),
             times,
             explanation=explanation,
         )
+        if search.archive_ids and not result.hits:
+            # Checked only now, so that a search with results costs no further statement.
+            await self._store.check_archives(search.archive_ids)
+        return result
 
     def _passages(self, search: Search, within: Filter, times: Sequence[TimeRange]) -> _Passages:
         return _Passages(self._store, self._index, search.query, within, times)

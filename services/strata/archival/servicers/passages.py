@@ -177,6 +177,8 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         stored_page = await self._passages.page(
             replace(within, archive_ids=tuple(archives)), limit + 1, cursor
         )
+        if archive_ref.archive_id and not stored_page and cursor is None:
+            await self._passages.check_archives(archives)
         page = Page.cut(
             stored_page, limit, scope, lambda passage: (passage.create_time, passage.id)
         )

@@ -237,8 +237,13 @@ class PostgresArchiveStore:
             statement += " AND a.id > :after"
             values["after"] = cursor[0]
         async with self._database.transaction(read_only=True) as connection:
-            rows = await connection.execute(text(f"{statement} ORDER BY a.id LIMIT :count"), values)
-            return [to_archive(row) for row in rows]
+            result = await connection.execute(
+                text(f"{statement} ORDER BY a.id LIMIT :count"), values
+            )
+            rows = result.all()
+            if agent_id and not rows and cursor is None:
+                await _check_agent(connection, agent_id)
+        return [to_archive(row) for row in rows]
 
     async def update(
         self,
@@ -286,9 +291,8 @@ class PostgresArchiveStore:
         """Detaches an archive from an agent; its own one becomes a shared archive."""
         async with self._database.transaction() as connection:
             await self._read(connection, archive_id)
+            await _check_agent(connection, agent_id)
             values = {"project": current_project(), "agent": agent_id, "id": archive_id}
-            if (await connection.execute(_KNOWN, values)).one_or_none() is None:
-                raise missing_agent(agent_id)
             # Before the attachment, in the order in which the deletion of an archive locks them.
             await connection.execute(_DISOWN, values)
             await connection.execute(_DETACH, values)
@@ -312,10 +316,13 @@ class PostgresArchiveStore:
         async with self._database.transaction(read_only=True) as connection:
             if archive_id:
                 await self._read(connection, archive_id)
-            rows = await connection.execute(
+            result = await connection.execute(
                 _TAGS, {"project": current_project(), "id": archive_id, "agent": agent_id}
             )
-            return {row.tag: row.used for row in rows}
+            rows = result.all()
+            if agent_id and not rows:
+                await _check_agent(connection, agent_id)
+        return {row.tag: row.used for row in rows}
 
     async def release(self, agent_id: str) -> int:
         """Detaches all archives from an agent and deletes its own, unless another agent uses it."""
@@ -378,6 +385,12 @@ def missing_agent(agent_id: str) -> NotFoundError:
         reason=Reason.AGENT_NOT_FOUND,
         metadata={"id": agent_id},
     )
+
+
+async def _check_agent(connection: AsyncConnection, agent_id: str) -> None:
+    values = {"project": current_project(), "agent": agent_id}
+    if (await connection.execute(_KNOWN, values)).one_or_none() is None:
+        raise missing_agent(agent_id)
 
 
 async def _guarded(

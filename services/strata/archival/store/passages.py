@@ -23,6 +23,7 @@ from strata.archival.domain.passages import (
     TagMatch,
 )
 from strata.archival.domain.store import NOT_REPEATABLE
+from strata.archival.store.archives import missing_agent, missing_archive
 from strata.archival.store.insertion import insert_passages
 from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
@@ -51,9 +52,21 @@ _GET = text(
     f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
     f" WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}"
 )
+# One row without an archive for an agent that has none, and no row if there is no such agent.
 _ARCHIVES = text(
-    "SELECT archive_id FROM archival.agent_archives"
-    " WHERE project_id = :project AND agent_id = :agent ORDER BY archive_id"
+    """
+    SELECT x.archive_id FROM archival.agents a LEFT JOIN archival.agent_archives x
+        ON x.project_id = :project AND x.agent_id = a.agent_id
+    WHERE a.project_id = :project AND a.agent_id = :agent ORDER BY x.archive_id
+    """
+)
+_MISSING_ARCHIVE = text(
+    """
+    SELECT named.id FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS named(id, place)
+    WHERE NOT EXISTS (
+        SELECT FROM archival.archives a WHERE a.project_id = :project AND a.id = named.id)
+    ORDER BY named.place LIMIT 1
+    """
 )
 _WAITING = "p.indexed_revision < p.revision"
 
@@ -157,10 +170,21 @@ class PostgresPassageStore:
     async def archive_ids(self, agent_id: str) -> list[str]:
         """Returns the ids of an agent's archives."""
         async with self._database.transaction(read_only=True) as connection:
-            rows = await connection.execute(
+            result = await connection.execute(
                 _ARCHIVES, {"project": current_project(), "agent": agent_id}
             )
-            return [row.archive_id for row in rows]
+            rows = result.all()
+        if not rows:
+            raise missing_agent(agent_id)
+        return [row.archive_id for row in rows if row.archive_id is not None]
+
+    async def check_archives(self, archive_ids: Sequence[str]) -> None:
+        """Refuses archives that do not exist."""
+        values = {"project": current_project(), "ids": list(archive_ids)}
+        async with self._database.transaction(read_only=True) as connection:
+            missing_id = (await connection.execute(_MISSING_ARCHIVE, values)).scalar()
+        if missing_id is not None:
+            raise missing_archive(missing_id)
 
     @asynccontextmanager
     async def open_snapshot(

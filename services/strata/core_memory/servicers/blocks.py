@@ -68,6 +68,8 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
             rows = await self._store.agent_blocks(
                 query.agent_id, query.label, after, count + 1, query.as_of
             )
+            if not rows and not request.page_token:
+                await self._check_agent(query.agent_id)
             page = Page.cut(rows, count, scope, lambda row: [row[0]])
             return _blocks([block for _, block in page.rows], page.next_page_token)
         blocks = await self._store.project_blocks(
@@ -190,10 +192,13 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
     ) -> pb.RenderMemoryResponse:
         """Renders an agent's core memory as its model sees it."""
         query = views.to_render(request)
-        if not await self._store.knows_agent(query.agent_id):
-            raise agent_not_found(query.agent_id)
+        await self._check_agent(query.agent_id)
         compiled = await compile_memory(self._store, query)
         return views.rendered_to_proto(compiled)
+
+    async def _check_agent(self, agent_id: str) -> None:
+        if not await self._store.knows_agent(agent_id):
+            raise agent_not_found(agent_id)
 
     async def LintMemory(
         self, request: pb.LintMemoryRequest, context: Context

@@ -12,7 +12,13 @@ from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files import convert
 from strata.core_memory.files.domain.file_windows import OpenFilesResult
-from strata.core_memory.files.domain.files import PART_BYTES, File, Folder, file_not_found
+from strata.core_memory.files.domain.files import (
+    PART_BYTES,
+    File,
+    Folder,
+    file_not_found,
+    folder_not_found,
+)
 from strata.core_memory.files.domain.lines import LineReader
 from strata.core_memory.files.domain.ports import FileStore, FolderStore
 from strata.core_memory.files.file_watch import watch
@@ -89,6 +95,8 @@ class FileServicer(pb_grpc.FileServiceServicer):
         (after,) = decode_page_token(scope, request.page_token, [str]) or ("",)
         if agent_id:
             rows = await self._folders.of_agent(agent_id, str(after), count + 1)
+            if not rows and not request.page_token:
+                await self._folders.check_agent(agent_id)
         else:
             rows = await self._folders.of_project(str(after), count + 1)
         page = Page.cut(rows, count, scope, lambda folder: [folder.name])
@@ -155,9 +163,13 @@ class FileServicer(pb_grpc.FileServiceServicer):
             after = (str(folder), str(name))
             rows = await self._files.of_agent(agent_id, after, count + 1)
             windows = await self._files.open_of_agent(agent_id)
+            if not rows and not request.page_token:
+                await self._folders.check_agent(agent_id)
         else:
             rows = await self._files.of_folder(folder_id, str(name), count + 1)
             windows = []
+            if not (rows or request.page_token or await self._folders.get(folder_id)):
+                raise folder_not_found(folder_id)
         page = Page.cut(rows, count, scope, lambda file: [file.folder_name, file.name])
         return pb.ListFilesResponse(
             files=[convert.file_to_proto(file) for file in page.rows],
@@ -216,7 +228,10 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self, request: pb.GrepFilesRequest, context: Context
     ) -> pb.GrepFilesResponse:
         """Searches by pattern."""
-        page = await self._grep.search(convert.to_grep(request))
+        query = convert.to_grep(request)
+        page = await self._grep.search(query)
+        if not page.matches:
+            await self._folders.check_agent(query.agent_id)
         return convert.grep_to_proto(page)
 
     async def ReadFile(self, request: pb.ReadFileRequest, context: Context) -> pb.ReadFileResponse:
@@ -233,7 +248,10 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self, request: pb.SearchFilesRequest, context: Context
     ) -> pb.SearchFilesResponse:
         """Searches by meaning."""
-        findings = await self._search.search(convert.to_search(request))
+        query = convert.to_search(request)
+        findings = await self._search.search(query)
+        if not findings.hits:
+            await self._folders.check_agent(query.agent_id)
         return convert.search_to_proto(findings)
 
 

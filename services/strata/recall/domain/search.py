@@ -92,13 +92,25 @@ class SearchStore(Protocol):
         ...
 
     async def speakers(self, agent_id: str) -> Sequence[str]:
-        """Returns the names of people who wrote to an agent, at most `MOST_SPEAKERS`."""
+        """Returns the names of people who wrote to an agent, at most `MOST_SPEAKERS`.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND``.
+        """
         ...
 
     async def by_words(
         self, query: SearchQuery, time_ranges: Sequence[TimeRange]
     ) -> list[tuple[Message, float]]:
         """Returns the messages that match the words best, with scores, under the conditions."""
+        ...
+
+    async def check_agent(self, agent_id: str, conversation_id: str) -> None:
+        """Refuses an agent, or a conversation of it (if not empty), that does not exist.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND``, ``CONVERSATION_NOT_FOUND``.
+        """
         ...
 
     async def around(

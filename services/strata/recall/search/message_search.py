@@ -52,7 +52,11 @@ class MessageSearch:
         self._pipeline = SearchPipeline(clock, reranking, seconds)
 
     async def search(self, query: SearchQuery) -> SearchResult[Message]:
-        """Returns the best messages, best first."""
+        """Returns the best messages, best first.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND``, ``CONVERSATION_NOT_FOUND``.
+        """
         times = self._pipeline.times(query.text, query.timezone, query.reference_time)
         speakers = await self._named_speakers(query)
         explanation = None
@@ -70,6 +74,9 @@ class MessageSearch:
             # A full-text search keeps the order of the search by words.
             rerank=query.mode is not Mode.FULL_TEXT,
         )
+        if not result.hits and (query.conversation_id or not self._reads_speakers(query)):
+            # Checked only now, so that a search with results costs no further statement.
+            await self._store.check_agent(query.agent_id, query.conversation_id)
         if not query.neighbours:
             return result
         # Read even without hits, so that the cost of a search does not depend on its results.
@@ -82,9 +89,12 @@ class MessageSearch:
         return replace(result, hits=hits)
 
     async def _named_speakers(self, query: SearchQuery) -> tuple[str, ...]:
-        if self._index is None or query.mode is Mode.FULL_TEXT:
+        if not self._reads_speakers(query):
             return ()
         return named_speakers(query.text, await self._store.speakers(query.agent_id))
+
+    def _reads_speakers(self, query: SearchQuery) -> bool:
+        return self._index is not None and query.mode is not Mode.FULL_TEXT
 
 
 class _Messages:

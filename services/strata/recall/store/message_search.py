@@ -16,6 +16,7 @@ from strata.recall.domain.messages import Message
 from strata.recall.domain.search import DEFAULT_ROLES, MOST_SPEAKERS, SearchQuery
 from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
+from strata.recall.store.window_check import check_windows, missing_agent
 from strata.shared.context import current_project
 from strata.shared.db import Database, text_with_columns
 from strata.shared.db.async_engine import AsyncConnection
@@ -83,9 +84,13 @@ _SPEAKERS = text_with_columns(
         SELECT ({_NEXT_NAME.format(after="AND m.name > speakers.name")})
         FROM speakers WHERE name IS NOT NULL
     )
-    SELECT name FROM speakers WHERE name IS NOT NULL LIMIT CAST(:most AS bigint)
+    SELECT
+        ARRAY(SELECT name FROM speakers WHERE name IS NOT NULL LIMIT CAST(:most AS bigint))
+            AS names,
+        EXISTS (SELECT FROM recall.windows WHERE project_id = :project AND agent_id = :agent)
+            AS known
     """,
-    "name",
+    "names, known",
 )
 
 
@@ -108,8 +113,10 @@ class PostgresSearchStore:
 
     async def speakers(self, agent_id: str) -> list[str]:
         """Returns the names of people who wrote to an agent."""
-        rows = await self._database.query(_SPEAKERS, agent=agent_id, most=MOST_SPEAKERS)
-        return [row.name for row in rows]
+        (row,) = await self._database.query(_SPEAKERS, agent=agent_id, most=MOST_SPEAKERS)
+        if not row.known:
+            raise missing_agent(agent_id)
+        return list(row.names)
 
     async def by_words(
         self, query: SearchQuery, time_ranges: Sequence[TimeRange]
@@ -117,6 +124,10 @@ class PostgresSearchStore:
         """Returns messages by words."""
         async with self._database.transaction(read_only=True) as connection:
             return await _find(connection, query, time_ranges)
+
+    async def check_agent(self, agent_id: str, conversation_id: str) -> None:
+        """Refuses an agent or a conversation of it that does not exist."""
+        await check_windows(self._database, agent_id, conversation_id)
 
     async def around(
         self, messages: Sequence[Message], count: int, *, exclude_run_id: str = ""

@@ -17,6 +17,7 @@ from strata.recall.domain.messages import (
 )
 from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.rows import COLUMNS, to_message
+from strata.recall.store.window_check import check_windows
 from strata.shared.context import current_project
 from strata.shared.db import PAGE_BYTES, Database, rows_that_fit
 from strata.shared.db.async_engine import AsyncConnection
@@ -68,6 +69,11 @@ class PostgresMessageStore:
             rows = (
                 await connection.execute(text(_within_page(statement, message_filter)), values)
             ).all()
+        if not rows and cursor is None:
+            # Checked only now, so that a page with messages costs no further statement.
+            await check_windows(
+                self._database, message_filter.agent_id, message_filter.conversation_id
+            )
         messages = [to_message(row) for row in rows[:limit]]
         messages = messages[: rows_that_fit(messages)]
         if not rows or len(messages) == rows[0].found_count:

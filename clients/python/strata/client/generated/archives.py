@@ -81,7 +81,7 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
     ) -> AsyncGenerator[archive_service_pb2.Archive, None]:
         """Lists archives by id.
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
             agent_id: Only archives of this agent.

@@ -115,7 +115,7 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         """Lists blocks of an agent in the order in which they are rendered, or of the project by
         id.
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
             agent_id: Only blocks attached to this agent, in rendering order.

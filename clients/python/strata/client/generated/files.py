@@ -54,7 +54,7 @@ class FileCalls(FileUploads):
     ) -> AsyncGenerator[file_service_pb2.Folder, None]:
         """Lists folders by name.
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
             agent_id: Only folders attached to this agent.
@@ -117,7 +117,8 @@ class FileCalls(FileUploads):
     ) -> AsyncGenerator[file_service_pb2.File, None]:
         """Lists files of a folder or of an agent.
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        NOT_FOUND (FILE_NOT_FOUND: no such folder; AGENT_NOT_FOUND), INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
 
         Args:
             folder_id: Files of this folder; or
@@ -257,6 +258,8 @@ class FileCalls(FileUploads):
     ) -> file_service_pb2.GrepFilesResponse:
         """Searches the agent's files by pattern, in linear time, and returns 20 matches per page.
 
+        NOT_FOUND (AGENT_NOT_FOUND).
+
         Args:
             agent_id: The agent.
             pattern: Regular expression, case-insensitive, at most 1000 characters; not blank.
@@ -308,6 +311,8 @@ class FileCalls(FileUploads):
         self, agent_id: AgentReference, query: str, *, limit: int = 0, explain: bool = False
     ) -> file_service_pb2.SearchFilesResponse:
         """Searches the agent's files by meaning.
+
+        NOT_FOUND (AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.

@@ -59,8 +59,8 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
     ) -> AsyncGenerator[message_pb2.Message, None]:
         """Lists the messages of a conversation or of an agent by sequence.
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (MESSAGE_NOT_FOUND: an end of the range is
-        not a message of the conversation).
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND;
+        MESSAGE_NOT_FOUND: an end of the range is not a message of the conversation).
 
         Args:
             conversation_id: The conversation to list, for a fork also the messages before it; or
@@ -126,7 +126,8 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         applies to all messages, see search_mode. Messages that a fork has copied are returned from
         their original conversation. If the server has a reranker, it orders the best messages,
         except in full-text mode; if it fails or takes too long, the fused order is kept, see
-        `reranking`.
+        `reranking`. NOT_FOUND (AGENT_NOT_FOUND; CONVERSATION_NOT_FOUND: nothing was found, and the
+        agent has no such conversation).
 
         Args:
             agent_id: The agent whose messages are searched. Required.
@@ -232,7 +233,7 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         hundred per response.
 
         Messages that are stored meanwhile may be included. Images are given as ids; GetImage
-        returns their bytes.
+        returns their bytes. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
 
         Args:
             conversation_id: The conversation, for a fork also the messages before it; or

@@ -250,7 +250,7 @@ class PassageCalls(PassageUploads):
     ) -> AsyncGenerator[passage_service_pb2.Passage, None]:
         """Lists passages, oldest first.
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        NOT_FOUND (AGENT_NOT_FOUND, ARCHIVE_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
             archive_id: Passages of this archive; or
@@ -297,7 +297,9 @@ class PassageCalls(PassageUploads):
 
         Passages that are not indexed yet are found only by their words; without an index this
         applies to all passages, see search_mode. If the server has a reranker, it orders the best
-        passages; if it fails or takes too long, the fused order is kept, see `reranking`.
+        passages; if it fails or takes too long, the fused order is kept, see `reranking`. NOT_FOUND
+        (AGENT_NOT_FOUND; ARCHIVE_NOT_FOUND: nothing was found, and one of the archives does not
+        exist).
 
         Args:
             agent_id: Search the archives of this agent; or
@@ -335,7 +337,7 @@ class PassageCalls(PassageUploads):
     ) -> Sequence[passage_service_pb2.TagCount]:
         """Lists the tags in use with their counts, by name.
 
-        NOT_FOUND (ARCHIVE_NOT_FOUND).
+        NOT_FOUND (AGENT_NOT_FOUND, ARCHIVE_NOT_FOUND).
 
         Args:
             archive_id: Tags of this archive; or

@@ -17,6 +17,7 @@ from strata.core_memory.files.domain.files import (
 from strata.core_memory.files.store.contents import drop_orphans
 from strata.core_memory.files.store.rows import FOLDER, to_folder
 from strata.core_memory.files.store.transactions import once
+from strata.core_memory.store.queries import KNOWN_AGENT
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -146,6 +147,15 @@ class PostgresFolderStore:
         """Returns a folder; None if it does not exist."""
         folders = await self._read(_GET, folder=folder_id)
         return folders[0] if folders else None
+
+    async def check_agent(self, agent_id: str) -> None:
+        """Refuses an agent that does not exist.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND``.
+        """
+        if not await self._database.query(KNOWN_AGENT, agent=agent_id):
+            raise agent_not_found(agent_id)
 
     async def delete(self, folder_id: str) -> None:
         """Deletes a folder with its files, and contents that no other file has.

@@ -106,7 +106,7 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListArchives(self, request, context):
-        """Lists archives by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists archives by id. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -28,7 +28,7 @@ class ArchiveServiceStub:
     GetArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]
     """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
     ListArchives: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ListArchivesRequest, _archive_service_pb2.ListArchivesResponse]
-    """Lists archives by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists archives by id. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.UpdateArchiveRequest, _archive_service_pb2.UpdateArchiveResponse]
     """Changes name, description or time-to-live. NOT_FOUND (ARCHIVE_NOT_FOUND),
     ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
@@ -81,7 +81,7 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.ListArchivesRequest,
         context: _aio.ServicerContext[_archive_service_pb2.ListArchivesRequest, _abc.Awaitable[_archive_service_pb2.ListArchivesResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.ListArchivesResponse]:
-        """Lists archives by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists archives by id. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
     def UpdateArchive(
         self,

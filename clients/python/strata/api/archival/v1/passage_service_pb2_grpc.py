@@ -177,7 +177,8 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPassages(self, request, context):
-        """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists passages, oldest first. NOT_FOUND (AGENT_NOT_FOUND, ARCHIVE_NOT_FOUND), INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -187,14 +188,16 @@ class PassageServiceServicer:
         """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
         that are not indexed yet are found only by their words; without an index this applies to all
         passages, see search_mode. If the server has a reranker, it orders the best passages; if it
-        fails or takes too long, the fused order is kept, see `reranking`.
+        fails or takes too long, the fused order is kept, see `reranking`. NOT_FOUND (AGENT_NOT_FOUND;
+        ARCHIVE_NOT_FOUND: nothing was found, and one of the archives does not exist).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTags(self, request, context):
-        """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND).
+        """Lists the tags in use with their counts, by name. NOT_FOUND (AGENT_NOT_FOUND,
+        ARCHIVE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

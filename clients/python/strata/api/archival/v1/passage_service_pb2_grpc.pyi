@@ -60,15 +60,20 @@ class PassageServiceStub:
     one. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     ListPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassagesRequest, _passage_service_pb2.ListPassagesResponse]
-    """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists passages, oldest first. NOT_FOUND (AGENT_NOT_FOUND, ARCHIVE_NOT_FOUND), INVALID_ARGUMENT
+    (INVALID_PAGE_TOKEN).
+    """
     SearchPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]
     """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
     that are not indexed yet are found only by their words; without an index this applies to all
     passages, see search_mode. If the server has a reranker, it orders the best passages; if it
-    fails or takes too long, the fused order is kept, see `reranking`.
+    fails or takes too long, the fused order is kept, see `reranking`. NOT_FOUND (AGENT_NOT_FOUND;
+    ARCHIVE_NOT_FOUND: nothing was found, and one of the archives does not exist).
     """
     ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
-    """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+    """Lists the tags in use with their counts, by name. NOT_FOUND (AGENT_NOT_FOUND,
+    ARCHIVE_NOT_FOUND).
+    """
 
 class PassageServiceServicer:
     """Passages: texts that an agent, a person or a program has stored in archival memory.
@@ -162,7 +167,9 @@ class PassageServiceServicer:
         request: _passage_service_pb2.ListPassagesRequest,
         context: _aio.ServicerContext[_passage_service_pb2.ListPassagesRequest, _abc.Awaitable[_passage_service_pb2.ListPassagesResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.ListPassagesResponse]:
-        """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists passages, oldest first. NOT_FOUND (AGENT_NOT_FOUND, ARCHIVE_NOT_FOUND), INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
+        """
 
     def SearchPassages(
         self,
@@ -172,7 +179,8 @@ class PassageServiceServicer:
         """Searches the passages of an agent or of archives by meaning and by words, best first. Passages
         that are not indexed yet are found only by their words; without an index this applies to all
         passages, see search_mode. If the server has a reranker, it orders the best passages; if it
-        fails or takes too long, the fused order is kept, see `reranking`.
+        fails or takes too long, the fused order is kept, see `reranking`. NOT_FOUND (AGENT_NOT_FOUND;
+        ARCHIVE_NOT_FOUND: nothing was found, and one of the archives does not exist).
         """
 
     def ListTags(
@@ -180,6 +188,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.ListTagsRequest,
         context: _aio.ServicerContext[_passage_service_pb2.ListTagsRequest, _abc.Awaitable[_passage_service_pb2.ListTagsResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.ListTagsResponse]:
-        """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+        """Lists the tags in use with their counts, by name. NOT_FOUND (AGENT_NOT_FOUND,
+        ARCHIVE_NOT_FOUND).
+        """
 
 def add_PassageServiceServicer_to_server(servicer: PassageServiceServicer, server: _aio.Server) -> None: ...

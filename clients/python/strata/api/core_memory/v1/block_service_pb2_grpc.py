@@ -138,7 +138,7 @@ class BlockServiceServicer:
 
     def ListBlocks(self, request, context):
         """Lists blocks of an agent in the order in which they are rendered, or of the
-        project by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        project by id. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -30,7 +30,7 @@ class BlockServiceStub:
     """Returns a block by id, or by agent and label. NOT_FOUND (BLOCK_NOT_FOUND)."""
     ListBlocks: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlocksRequest, _block_service_pb2.ListBlocksResponse]
     """Lists blocks of an agent in the order in which they are rendered, or of the
-    project by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    project by id. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     UpdateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.UpdateBlockRequest, _block_service_pb2.UpdateBlockResponse]
     """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
@@ -120,7 +120,7 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.ListBlocksRequest, _abc.Awaitable[_block_service_pb2.ListBlocksResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.ListBlocksResponse]:
         """Lists blocks of an agent in the order in which they are rendered, or of the
-        project by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        project by id. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
     def UpdateBlock(

@@ -132,7 +132,7 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListFolders(self, request, context):
-        """Lists folders by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists folders by name. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,7 +173,8 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListFiles(self, request, context):
-        """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists files of a folder or of an agent. NOT_FOUND (FILE_NOT_FOUND: no such folder;
+        AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -222,6 +223,7 @@ class FileServiceServicer:
 
     def GrepFiles(self, request, context):
         """Searches the agent's files by pattern, in linear time, and returns 20 matches per page.
+        NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -237,7 +239,7 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SearchFiles(self, request, context):
-        """Searches the agent's files by meaning.
+        """Searches the agent's files by meaning. NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,7 +23,7 @@ class FileServiceStub:
     CreateFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CreateFolderRequest, _file_service_pb2.CreateFolderResponse]
     """Creates a folder. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED)."""
     ListFolders: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFoldersRequest, _file_service_pb2.ListFoldersResponse]
-    """Lists folders by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists folders by name. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     DeleteFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFolderRequest, _file_service_pb2.DeleteFolderResponse]
     """Deletes a folder with its files. NOT_FOUND (FILE_NOT_FOUND)."""
     UploadFile: _aio.StreamUnaryMultiCallable[_file_service_pb2.UploadFileRequest, _file_service_pb2.UploadFileResponse]
@@ -41,7 +41,9 @@ class FileServiceStub:
     (FILE_NOT_FOUND).
     """
     ListFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFilesRequest, _file_service_pb2.ListFilesResponse]
-    """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists files of a folder or of an agent. NOT_FOUND (FILE_NOT_FOUND: no such folder;
+    AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    """
     DeleteFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]
     """Deletes a file. NOT_FOUND (FILE_NOT_FOUND)."""
     AttachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.AttachFolderRequest, _file_service_pb2.AttachFolderResponse]
@@ -62,14 +64,16 @@ class FileServiceStub:
     CloseFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CloseFilesRequest, _file_service_pb2.CloseFilesResponse]
     """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
     GrepFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]
-    """Searches the agent's files by pattern, in linear time, and returns 20 matches per page."""
+    """Searches the agent's files by pattern, in linear time, and returns 20 matches per page.
+    NOT_FOUND (AGENT_NOT_FOUND).
+    """
     ReadFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ReadFileRequest, _file_service_pb2.ReadFileResponse]
     """Returns lines of a file that an agent can read: as many whole lines as max_bytes allow. The
     first line is truncated if it alone is longer. NOT_FOUND (FILE_NOT_FOUND: there is no such file
     in the folders of the agent, it cannot be read, or it has another content_hash).
     """
     SearchFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.SearchFilesRequest, _file_service_pb2.SearchFilesResponse]
-    """Searches the agent's files by meaning."""
+    """Searches the agent's files by meaning. NOT_FOUND (AGENT_NOT_FOUND)."""
 
 class FileServiceServicer:
     """Folders of files that agents can open, search and read.
@@ -91,7 +95,7 @@ class FileServiceServicer:
         request: _file_service_pb2.ListFoldersRequest,
         context: _aio.ServicerContext[_file_service_pb2.ListFoldersRequest, _abc.Awaitable[_file_service_pb2.ListFoldersResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.ListFoldersResponse]:
-        """Lists folders by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists folders by name. NOT_FOUND (AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
     def DeleteFolder(
         self,
@@ -134,7 +138,9 @@ class FileServiceServicer:
         request: _file_service_pb2.ListFilesRequest,
         context: _aio.ServicerContext[_file_service_pb2.ListFilesRequest, _abc.Awaitable[_file_service_pb2.ListFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.ListFilesResponse]:
-        """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists files of a folder or of an agent. NOT_FOUND (FILE_NOT_FOUND: no such folder;
+        AGENT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
 
     def DeleteFile(
         self,
@@ -185,7 +191,9 @@ class FileServiceServicer:
         request: _file_service_pb2.GrepFilesRequest,
         context: _aio.ServicerContext[_file_service_pb2.GrepFilesRequest, _abc.Awaitable[_file_service_pb2.GrepFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.GrepFilesResponse]:
-        """Searches the agent's files by pattern, in linear time, and returns 20 matches per page."""
+        """Searches the agent's files by pattern, in linear time, and returns 20 matches per page.
+        NOT_FOUND (AGENT_NOT_FOUND).
+        """
 
     def ReadFile(
         self,
@@ -202,6 +210,6 @@ class FileServiceServicer:
         request: _file_service_pb2.SearchFilesRequest,
         context: _aio.ServicerContext[_file_service_pb2.SearchFilesRequest, _abc.Awaitable[_file_service_pb2.SearchFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.SearchFilesResponse]:
-        """Searches the agent's files by meaning."""
+        """Searches the agent's files by meaning. NOT_FOUND (AGENT_NOT_FOUND)."""
 
 def add_FileServiceServicer_to_server(servicer: FileServiceServicer, server: _aio.Server) -> None: ...

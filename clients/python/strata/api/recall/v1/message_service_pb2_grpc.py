@@ -108,8 +108,8 @@ class MessageServiceServicer:
 
     def ListMessages(self, request, context):
         """Lists the messages of a conversation or of an agent by sequence.
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (MESSAGE_NOT_FOUND: an end
-        of the range is not a message of the conversation).
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND;
+        MESSAGE_NOT_FOUND: an end of the range is not a message of the conversation).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,8 @@ class MessageServiceServicer:
         this applies to all messages, see search_mode. Messages that a fork has copied are returned
         from their original conversation. If the server has a reranker, it orders the best messages,
         except in full-text mode; if it fails or takes too long, the fused order is kept, see
-        `reranking`.
+        `reranking`. NOT_FOUND (AGENT_NOT_FOUND; CONVERSATION_NOT_FOUND: nothing was found, and the
+        agent has no such conversation).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,7 +158,7 @@ class MessageServiceServicer:
     def ExportMessages(self, request, context):
         """Streams all messages of a conversation by sequence, or of an agent by time, several hundred per
         response. Messages that are stored meanwhile may be included. Images are given as ids; GetImage
-        returns their bytes.
+        returns their bytes. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,8 +24,8 @@ class MessageServiceStub:
     """Returns one message. NOT_FOUND (MESSAGE_NOT_FOUND)."""
     ListMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ListMessagesRequest, _message_service_pb2.ListMessagesResponse]
     """Lists the messages of a conversation or of an agent by sequence.
-    INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (MESSAGE_NOT_FOUND: an end
-    of the range is not a message of the conversation).
+    INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND;
+    MESSAGE_NOT_FOUND: an end of the range is not a message of the conversation).
     """
     SearchMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SearchMessagesRequest, _message_service_pb2.SearchMessagesResponse]
     """Searches the messages of an agent, in all its conversations or in one, by meaning and by words,
@@ -33,7 +33,8 @@ class MessageServiceStub:
     this applies to all messages, see search_mode. Messages that a fork has copied are returned
     from their original conversation. If the server has a reranker, it orders the best messages,
     except in full-text mode; if it fails or takes too long, the fused order is kept, see
-    `reranking`.
+    `reranking`. NOT_FOUND (AGENT_NOT_FOUND; CONVERSATION_NOT_FOUND: nothing was found, and the
+    agent has no such conversation).
     """
     PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
     """Pins a message, so that compactions keep it in the window; a tool call is pinned together with
@@ -53,7 +54,7 @@ class MessageServiceStub:
     ExportMessages: _aio.UnaryStreamMultiCallable[_message_service_pb2.ExportMessagesRequest, _message_service_pb2.ExportMessagesResponse]
     """Streams all messages of a conversation by sequence, or of an agent by time, several hundred per
     response. Messages that are stored meanwhile may be included. Images are given as ids; GetImage
-    returns their bytes.
+    returns their bytes. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
     """
     GetImage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetImageRequest, _message_service_pb2.GetImageResponse]
     """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND): no message of
@@ -89,8 +90,8 @@ class MessageServiceServicer:
         context: _aio.ServicerContext[_message_service_pb2.ListMessagesRequest, _abc.Awaitable[_message_service_pb2.ListMessagesResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.ListMessagesResponse]:
         """Lists the messages of a conversation or of an agent by sequence.
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (MESSAGE_NOT_FOUND: an end
-        of the range is not a message of the conversation).
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND;
+        MESSAGE_NOT_FOUND: an end of the range is not a message of the conversation).
         """
 
     def SearchMessages(
@@ -103,7 +104,8 @@ class MessageServiceServicer:
         this applies to all messages, see search_mode. Messages that a fork has copied are returned
         from their original conversation. If the server has a reranker, it orders the best messages,
         except in full-text mode; if it fails or takes too long, the fused order is kept, see
-        `reranking`.
+        `reranking`. NOT_FOUND (AGENT_NOT_FOUND; CONVERSATION_NOT_FOUND: nothing was found, and the
+        agent has no such conversation).
         """
 
     def PinMessage(
@@ -143,7 +145,7 @@ class MessageServiceServicer:
     ) -> _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]:
         """Streams all messages of a conversation by sequence, or of an agent by time, several hundred per
         response. Messages that are stored meanwhile may be included. Images are given as ids; GetImage
-        returns their bytes.
+        returns their bytes. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
 
     def GetImage(
