@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -167,6 +167,33 @@ def refusal_of(
     return caught.value.message
 
 
+def refusals_of_file_tools() -> Iterator[str]:
+    """Yields the messages that refuse calls of `open_files` and `grep_files`."""
+
+    def opening(*requests: file_windows.WindowRequest) -> file_windows.OpenWindows:
+        return file_windows.OpenWindows("agent-1", requests, max_open=2)
+
+    request, file = file_windows.WindowRequest, file_windows.AttachedFile
+    wrong_openings = (
+        opening(),
+        opening(request("A"), request("B"), request("C")),
+        opening(request("NAME", offset=-1)),
+        opening(request("NAME", length=0)),
+    )
+    for command in wrong_openings:
+        with pytest.raises(StrataError) as caught:
+            window_plans.check_requests(command)
+        yield caught.value.message
+    attached = file("file-1", "NAME", files.ContentState.TEXT, "", 40)
+    with pytest.raises(StrataError) as caught:
+        window_plans.plan_opening(opening(request("NAME", offset=500)), {"NAME": attached}, [], NOW)
+    yield caught.value.message
+    for pattern in ("", "a" * 1001):
+        with pytest.raises(StrataError) as caught:
+            grep.check_query(grep.GrepQuery("agent-1", pattern))
+        yield caught.value.message
+
+
 def question_of_a_group() -> str:
     """Returns what a manager agent is asked, without the lines of the members."""
     group = group_pb.Group(members=[group_pb.GroupMember(agent_id="agent-1", name="Ada")])
@@ -259,6 +286,7 @@ TEXTS = (
     DEFAULT_TERMINATION_TOKEN,
     search.message_of(search.FileQuery("agent-1", "QUERY"), [], 0),
     window_plans.not_attached("NAME", ["NAMES"]).message,
+    *refusals_of_file_tools(),
     *directories.TRUNCATED.split("\n"),
     directories._closed_note(["NAMES"], []).strip(),
     documents.GONE,

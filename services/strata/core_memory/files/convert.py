@@ -221,7 +221,6 @@ def to_grep(message: pb.GrepFilesRequest) -> GrepQuery:
     """Returns the query of a GrepFiles request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
-    checks.not_blank(message.pattern, "pattern")
     checks.text(message.pattern, "pattern", most=_ANY_LENGTH)
     checks.text(message.include, "include", most=_ANY_LENGTH)
     checks.done()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from strata.core_memory.files.domain.files import wrong_field
+from strata.shared.blank_text import is_blank
 
 MAX_PATTERN_CHARS = 1_000
 MAX_CONTEXT_LINES = 20
@@ -164,7 +165,7 @@ def check_query(query: GrepQuery) -> None:
     Raises:
         InvalidArgumentError: A field is wrong; the message is written for the model.
     """
-    if not query.pattern.strip():
+    if is_blank(query.pattern):
         raise wrong_field("pattern", "Empty search pattern provided")
     if len(query.pattern) > MAX_PATTERN_CHARS:
         raise wrong_field(
