@@ -1,4 +1,4 @@
-"""Packs the return of a tool for the model (docs/wire-format.md#tool-returns)."""
+"""Packs the return of a tool for the model, and unpacks it (docs/wire-format.md#tool-returns)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.settings import MIB
 
 FUNCTION_RETURN_CHAR_LIMIT = 50_000
@@ -53,6 +54,21 @@ def packed(status: str, message: Any, now: datetime) -> str:
         truncated = plain[:length] + _NOTE.format(length=len(plain), limit=length)
         text = json.dumps({**body, "message": truncated}, ensure_ascii=False, indent=2)
     return text
+
+
+def unpacked(content: str) -> Any:
+    """Returns the message of a packed return; of other content its JSON value, or else its text."""
+    try:
+        body = parse_json(content, max_depth=PACKED_JSON_DEPTH)
+    except JsonTextError:
+        return content
+    return body["message"] if isinstance(body, dict) and "message" in body else body
+
+
+def result_of(content: str) -> str:
+    """Returns the message of a packed return as text; see `unpacked`."""
+    message = unpacked(content)
+    return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
 
 
 def _size(text: str) -> int:

@@ -6,7 +6,7 @@ import json
 from typing import Protocol
 
 from strata.api.common.v1 import run_event_pb2
-from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.json_text import JsonTextError, parse_json
 
 _FINE = frozenset(
     {
@@ -73,15 +73,3 @@ def whole_arguments(arguments: str) -> str:
     except JsonTextError:
         return arguments
     return json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def result_of(content: str) -> str:
-    """Returns the return value of a tool, unpacked from the JSON package for the model."""
-    try:
-        package = parse_json(content, max_depth=PACKED_JSON_DEPTH)
-    except JsonTextError:
-        return content
-    if not isinstance(package, dict) or "message" not in package:
-        return content
-    message = package["message"]
-    return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)

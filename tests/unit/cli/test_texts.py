@@ -19,7 +19,7 @@ from strata.client.errors import UnreachableError
 from strata.protocol.errors import InternalError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.one_line import UNSAFE_CODES, clipped
-from strata.shared.turn_texts import result_of
+from strata.shared.tool_returns import result_of
 
 
 @given(st.text())

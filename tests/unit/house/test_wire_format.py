@@ -145,7 +145,8 @@ def transcript_text() -> str:
         name="Sam",
     )
     call = chat.ToolCall("call-1", "memory_insert", "{}")
-    tool_return = messages.ToolReturn("call-1", "memory_insert", ToolStatus.OK, "None")
+    content, _ = tool_returns.pack("OK", None, NOW, 100)
+    tool_return = messages.ToolReturn("call-1", "memory_insert", ToolStatus.OK, content)
     reply = replace(
         user,
         role=MessageRole.ASSISTANT,

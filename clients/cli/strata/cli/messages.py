@@ -11,7 +11,7 @@ from strata.client.client_tools import calls_by_client
 from strata.protocol.images import image_text
 from strata.shared.convert.enums import enum_name
 from strata.shared.one_line import clipped
-from strata.shared.turn_texts import result_of
+from strata.shared.tool_returns import result_of
 
 _TEXT_CHARS = 160
 

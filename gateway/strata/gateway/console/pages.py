@@ -20,7 +20,8 @@ from strata.gateway.console.formats import FILTERS
 from strata.gateway.console.transcript import role_name
 from strata.gateway.http.console_path import CONSOLE_PATH
 from strata.shared.one_line import UNSAFE_CODES, clipped
-from strata.shared.turn_texts import result_of, whole_arguments
+from strata.shared.tool_returns import result_of
+from strata.shared.turn_texts import whole_arguments
 
 NAVIGATION = (
     ("/agents", "Agents"),

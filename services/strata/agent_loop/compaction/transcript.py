@@ -14,9 +14,9 @@ from strata.agent_loop.domain.conversation.messages import Message, SummaryPart,
 from strata.agent_loop.domain.model.chat import ImagePart, TextPart, ToolCall
 from strata.agent_loop.prompts.system_message import format_time
 from strata.protocol.images import image_text
-from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.messages import MessageRole
 from strata.shared.replies import sent_text
+from strata.shared.tool_returns import result_of
 
 CLIP_MARK = "... [summary truncated to fit]"
 PIECE_CHARS = 4_000
@@ -120,18 +120,7 @@ def _text(message: Message) -> str:
 
 
 def _short(tool_return: ToolReturn, limit: int) -> str:
-    try:
-        body = parse_json(tool_return.content, max_depth=PACKED_JSON_DEPTH)
-    except JsonTextError:
-        body = tool_return.content
-    if isinstance(body, dict) and "message" in body:
-        # The JSON envelope of a packed return is left out.
-        body = f"{tool_return.status.value}: {_plain(body['message'])}"
-    return _middle_out(_plain(body), limit)
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else _json(value)
+    return _middle_out(f"{tool_return.status.value}: {result_of(tool_return.content)}", limit)
 
 
 def _middle_out(text: str, limit: int) -> str:

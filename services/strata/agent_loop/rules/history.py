@@ -8,9 +8,9 @@ from typing import Any
 
 from strata.agent_loop.domain.conversation.messages import Message, ToolReturn
 from strata.agent_loop.rules.refusals import is_refusal
-from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.tool_returns import unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,4 @@ def called_by(tool_return: ToolReturn) -> Called:
     Returns are packed as JSON for the model (docs/wire-format.md#tool-returns); the output is the
     value in it.
     """
-    try:
-        body = parse_json(tool_return.content, max_depth=PACKED_JSON_DEPTH)
-    except JsonTextError:
-        return Called(tool_return.name, tool_return.content)
-    packed = isinstance(body, dict) and "status" in body and "message" in body
-    return Called(tool_return.name, body["message"] if packed else body)
+    return Called(tool_return.name, unpacked(tool_return.content))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput, ToolReturn
 from strata.agent_loop.domain.model.chat import TextPart, ToolCall
 from strata.agent_loop.domain.run.events import TranscriptRead
 from strata.agent_loop.domain.run.runs import TranscriptRange
@@ -15,7 +17,8 @@ from strata.agent_loop.memory_inputs.transcripts import (
     read_of,
     read_transcript,
 )
-from strata.shared.messages import MessageRole
+from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.tool_returns import pack
 
 READ = TranscriptRange("agent-1", "conversation-1", -1, 9)
 
@@ -47,6 +50,23 @@ def test_a_message_cannot_forge_another_line() -> None:
         message(MessageRole.ASSISTANT, forged),
         message(MessageRole.ASSISTANT, "", sent),
     ) == ["user: ok", "assistant: ok", "assistant: ok"]
+
+
+@pytest.mark.parametrize(
+    ("status", "value", "line"),
+    [
+        (ToolStatus.OK, None, "None"),
+        (ToolStatus.OK, "Stored.", "Stored."),
+        (ToolStatus.OK, [{"content": "in Riga"}], '[{"content": "in Riga"}]'),
+        (ToolStatus.FAILED, "No such label.", "Failed: No such label."),
+    ],
+)
+def test_a_return_is_shown_without_its_package(status: ToolStatus, value: Any, line: str) -> None:
+    content, _ = pack(status.value, value, datetime(2026, 11, 21, tzinfo=UTC), 1_000)
+    returned = replace(
+        message(MessageRole.TOOL, ""), parts=(ToolReturn("1", "archive", status, content),)
+    )
+    assert text_of(shown(returned)) == f"assistant: Tool call returned {line}"
 
 
 def test_a_name_cannot_forge_a_role() -> None:

@@ -23,7 +23,8 @@ from strata.shared.one_line import clipped
 from strata.shared.replies import sent_text
 from strata.shared.text_buffer import TextBuffer
 from strata.shared.tool_catalogue import TEXT_TOOLS
-from strata.shared.turn_texts import STOP_SENTENCES, ended_well, ending_sentence, result_of
+from strata.shared.tool_returns import result_of
+from strata.shared.turn_texts import STOP_SENTENCES, ended_well, ending_sentence
 
 _ARGUMENT_CHARS = 60
 _ARGUMENTS_CHARS = 160

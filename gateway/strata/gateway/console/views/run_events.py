@@ -14,7 +14,8 @@ from strata.gateway.console.form_values import MAX_INT64, whole_number
 from strata.gateway.console.formats import seconds, tokens
 from strata.gateway.console.visits import ViewRoute, Visit
 from strata.shared.convert.enums import enum_name
-from strata.shared.turn_texts import ending_sentence, result_of, whole_arguments
+from strata.shared.tool_returns import result_of
+from strata.shared.turn_texts import ending_sentence, whole_arguments
 
 _PAGE = 100
 

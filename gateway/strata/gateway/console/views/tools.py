@@ -15,7 +15,8 @@ from strata.gateway.console.visits import ViewRoute, Visit
 from strata.protocol.errors import InvalidArgumentError, StrataError
 from strata.shared.convert.enums import numbers_by_name
 from strata.shared.ids import new_id
-from strata.shared.turn_texts import result_of, whole_arguments
+from strata.shared.tool_returns import result_of
+from strata.shared.turn_texts import whole_arguments
 
 _PAGE = 100
 _HITS = 50
