@@ -40,7 +40,7 @@ from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
 from strata.shared.tool_catalogue import CODE_TOOLS
-from strata.shared.tool_rules import rule_element
+from strata.shared.tool_rules import ToolRuleType, rule_element
 
 _HINTS = "\n** Hint: Possible rules that were violated:\n"
 _REPEATED = (
@@ -92,8 +92,10 @@ class TurnRules:
         self._traces = traces_of(committed)
         self._last = _last_visible(committed)
         self._heartbeats = heartbeats_of(committed)
-        # With rules, one call per reply is requested; several calls are run in order.
-        self._parallel = False if agent.tool_rules else None
+        # With rules, one call per reply is requested; several calls are run in order. Approvals
+        # do not depend on other calls: one request can ask for several.
+        gated_only = all(rule.type is ToolRuleType.REQUIRES_APPROVAL for rule in agent.tool_rules)
+        self._parallel = None if gated_only else False
 
     def offer(self, toolset: ToolSet) -> Offer:
         """Returns the tools and the tool choice of the next model request."""

@@ -47,6 +47,14 @@ async def test_without_rules_requests_and_journal_are_unchanged() -> None:
     assert ran(harness) == [["reads", "keyed"]]
 
 
+async def test_only_rules_about_approval_leave_parallel_calls_as_the_agent_has_them() -> None:
+    gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts")
+    for rules, parallel in (((gate,), None), ((gate, most("reads", 2)), False)):
+        harness = harness_with(*rules)
+        await harness.run(None, reply("Done."))
+        assert [asked.parallel_tool_calls for asked in harness.model.requests] == [parallel]
+
+
 async def test_first_tool_is_forced_once_in_each_turn() -> None:
     harness = harness_with(first("keyed"))
     await harness.run(None, harness.calls("keyed"), reply("Done."))
