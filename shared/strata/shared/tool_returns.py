@@ -62,7 +62,8 @@ def unpacked(content: str) -> Any:
         body = parse_json(content, max_depth=PACKED_JSON_DEPTH)
     except JsonTextError:
         return content
-    return body["message"] if isinstance(body, dict) and "message" in body else body
+    is_packed = isinstance(body, dict) and "status" in body and "message" in body
+    return body["message"] if is_packed else body
 
 
 def result_of(content: str) -> str:

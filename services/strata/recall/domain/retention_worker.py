@@ -59,8 +59,8 @@ class RetentionWorker:
                 total += await self._turn(self._project(project_id, days), unfinished)
             after = projects[-1][0]
         while unfinished:
-            turns, unfinished = unfinished, []
-            for batches in turns:
+            waiting, unfinished = unfinished, []
+            for batches in waiting:
                 total += await self._turn(batches, unfinished)
         return total
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from strata.agent_loop.agents.next_requests import NextRequests
@@ -27,6 +28,7 @@ from strata.shared.agent_types import AgentType
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.tool_returns import packed
 from unit.agent_loop.loop.loop_harness import LoopHarness
 
 
@@ -127,7 +129,8 @@ def test_of_a_long_window_the_messages_around_the_cut_are_listed() -> None:
 
 def test_excerpt_is_short_and_shows_nothing_that_is_hidden() -> None:
     call = ToolCall("call-1", "look_up", '{"query": "x"}')
-    returned = ToolReturn("call-1", "look_up", ToolStatus.OK, '{"message": "Riga\\nis there"}')
+    content = packed("OK", "Riga\nis there", datetime.now(UTC))
+    returned = ToolReturn("call-1", "look_up", ToolStatus.OK, content)
     body = [
         message(MessageRole.USER, "long " * 100),
         Message(new_id("message"), MessageRole.ASSISTANT, (call,)),
