@@ -114,6 +114,7 @@ def kept_secrets(backup: Path) -> dict[str, str]:
 
     Raises:
         FileNotFoundError: The folder lacks some of them; the message names them.
+        ValueError: One of them is empty, or cannot be read.
     """
     paths = {name: backup / "secrets" / name for name in _KEPT}
     missing = [str(path) for path in paths.values() if not path.is_file()]
@@ -123,7 +124,7 @@ def kept_secrets(backup: Path) -> dict[str, str]:
             " `strata backup`. If an earlier release made it, restore it, start it once with"
             " `strata up`, and make a new backup."
         )
-    return {name: path.read_text(encoding="utf-8").strip() for name, path in paths.items()}
+    return {name: content_of(path) for name, path in paths.items()}
 
 
 def _secret(name: str, namespace: str, values: dict[str, str]) -> dict[str, object]:
@@ -221,8 +222,21 @@ def _values_of(secret: dict[str, object]) -> dict[str, str]:
     return values
 
 
-def _content(file: Path | None) -> str:
-    return file.read_text(encoding="utf-8").strip() if file is not None else ""
+def content_of(file: Path | None) -> str:
+    """Returns the text of a file without surrounding spaces; empty for no file.
+
+    Raises:
+        ValueError: It cannot be read, or is empty: a new value would not be that of the server.
+    """
+    if file is None:
+        return ""
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if not text:
+        raise ValueError(f"{file} is empty.")
+    return text
 
 
 def main() -> None:
@@ -244,15 +258,17 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         kept = kept_secrets(arguments.backup) if arguments.backup is not None else None
-    except FileNotFoundError as error:
+        admin_password = content_of(arguments.admin_password_file)
+        qdrant_api_key = content_of(arguments.qdrant_api_key_file)
+    except (FileNotFoundError, ValueError) as error:
         parser.exit(1, f"{error}\n")
     objects = secret_objects(
         namespace=arguments.namespace,
         postgres=arguments.postgres,
         database=arguments.database,
         admin_user=arguments.admin_user,
-        admin_password=_content(arguments.admin_password_file),
-        qdrant_api_key=_content(arguments.qdrant_api_key_file),
+        admin_password=admin_password,
+        qdrant_api_key=qdrant_api_key,
         kept=kept,
     )
     if arguments.folder is not None:

@@ -33,3 +33,8 @@ def kept_secrets(backup: Path) -> dict[str, str]:
     """See the script."""
     kept: dict[str, str] = _SCRIPT["kept_secrets"](backup)
     return kept
+
+
+def main() -> None:
+    """See the script; it reads the arguments of the process."""
+    _SCRIPT["main"]()

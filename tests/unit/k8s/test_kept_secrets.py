@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from strata.shared.secrets import generate_master_key, open_envelope
 from strata.standalone.compose.services import SERVICES
 from unit.k8s.manifests import K8S
-from unit.k8s.secrets_script import kept_secrets, secret_files, secret_objects
+from unit.k8s.secrets_script import kept_secrets, main, secret_files, secret_objects
 
 GUIDE = K8S.parent / "docs" / "guides" / "backup.md"
 
@@ -71,6 +72,34 @@ def test_backup_without_a_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secrets" / "tool-master-key").unlink()
     with pytest.raises(FileNotFoundError, match=r"secrets/tool-master-key\. --backup expects"):
         kept_secrets(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["admin-password", "qdrant-api-key", "backup"])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "cannot be read|are missing"), (b"\n", "is empty"), (b"\xff", "cannot be read")],
+    ids=["missing", "empty", "binary"],
+)
+def test_unusable_files_are_refused_and_not_replaced_by_new_values(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: bytes | None,
+    problem: str,
+) -> None:
+    make_backup(tmp_path)
+    file = tmp_path / "secrets" / "master-key" if name == "backup" else tmp_path / "file"
+    file.unlink(missing_ok=True)
+    if content is not None:
+        file.write_bytes(content)
+    option = ["--backup", tmp_path] if name == "backup" else [f"--{name}-file", file]
+    monkeypatch.setattr(sys, "argv", ["generate_secrets.py", *map(str, option)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    written = capsys.readouterr()
+    assert (ended.value.code, written.out) == (1, "")
+    assert re.search(f"{file.name}.*({problem})|({problem}).*{file.name}", written.err)
 
 
 @pytest.mark.child_process
