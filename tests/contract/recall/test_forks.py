@@ -71,6 +71,26 @@ async def test_a_fork_without_a_message_id_ends_at_the_newest_message(talk: Talk
     assert same(await (await talk.fork()).window(), await talk.window())
 
 
+async def test_a_fork_at_a_message_of_an_emptied_window_has_the_log_up_to_it(talk: Talk) -> None:
+    asked, call, returned = await talk.turn("one", calls=1)
+    await talk.turn("two")
+    run = new_id("run")
+    await talk.windows.begin_turn(
+        talk.id, talk.agent, run, 1, [text(MessageRole.USER, "three", run_id=run)], clear=True
+    )
+    log = await talk.listed()
+    for message, last in ((asked, asked), (call, returned), (returned, returned)):
+        fork = await talk.fork(message.id)
+        window = await fork.windows.get(fork.id)
+        assert [m.role for m in window.messages] == [MessageRole.SYSTEM]
+        assert window.message_count == last.sequence + 1
+        assert ids((await fork.listed())[1:]) == ids(log[1 : last.sequence + 1])
+        (new, *_) = await fork.turn("there")
+        assert new.sequence == last.sequence + 1
+        again = await fork.fork(asked.id)
+        assert ids((await again.listed())[1:]) == [asked.id]
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 async def test_a_fork_keeps_calls_with_their_returns(talk: Talk, position: int) -> None:
     asked, call, one, two = await talk.turn("use it", calls=2)

@@ -145,8 +145,9 @@ class PostgresForkStore:
             if there.first() is not None:
                 return
             source = await _locked(connection, project, source_id)
-            messages = await _window_at(source, await _until(source, until_id))
-            await _write(source, conversation_id, messages)
+            until = await _until(source, until_id)
+            messages = await _window_at(source, until)
+            await _write(source, conversation_id, messages, await _end(source, until, messages))
 
 
 async def _locked(connection: AsyncConnection, project: str, conversation_id: str) -> _Source:
@@ -206,6 +207,21 @@ async def _window_at(source: _Source, until: int) -> list[Message]:
     return window
 
 
+async def _end(source: _Source, until: int, window: Sequence[Message]) -> int:
+    """Returns the sequence of the last message in the log of the fork.
+
+    A window that was emptied since has no message of that time, but the log still ends there.
+    """
+    last = max(message.sequence for message in window)
+    if last >= until:
+        return last
+    messages = await source.log(_FOLLOWING_ROWS, after=until - 1, limit=_FOLLOWING)
+    if not messages or messages[0].sequence > until:
+        # The message was deleted.
+        return until
+    return with_returns(messages[:1], messages[1:])[-1].sequence
+
+
 async def _earlier_window(source: _Source, until: int) -> list[Message]:
     """Reconstructs the window from the log, as before later compactions."""
     summaries = await source.log(_NEWEST_SUMMARY, until=until, limit=1)
@@ -241,8 +257,7 @@ async def _kept(source: _Source, summary: Message) -> list[int]:
     return [message.sequence for message in between]
 
 
-async def _write(source: _Source, fork: str, messages: Sequence[Message]) -> None:
-    end = max(message.sequence for message in messages)
+async def _write(source: _Source, fork: str, messages: Sequence[Message], end: int) -> None:
     copies = [new_id("message") for _ in messages]
     ancestors = [(source.conversation_id, end)]
     ancestors += [(ancestor, min(until, end)) for ancestor, until in source.ancestors]
