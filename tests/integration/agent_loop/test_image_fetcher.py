@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from callers import as_project
 from certificates import self_signed
 from image_samples import padded, png
 from strata.agent_loop.clients.image_fetcher import WebImageFetcher, open_image_fetcher
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.protocol.images import MAX_IMAGE_BYTES
+from strata.shared import context
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from web_servers import Names, RawServer, ok, raw_server, redirect
 
@@ -79,3 +84,28 @@ async def test_private_networks_and_other_ports_are_refused_unless_allowed(
             with pytest.raises(ForbiddenUrlError):
                 await fetcher.fetch(url(server))
     assert server.heads == []
+
+
+async def test_slow_servers_of_one_project_leave_fetches_for_another() -> None:
+    slow = asyncio.Event()
+    fetching: list[str] = []
+
+    class SlowWeb:
+        async def fetch(self, url: str, *, accept: str) -> SimpleNamespace:
+            fetching.append(url)
+            if "slow" in url:
+                await slow.wait()
+            return SimpleNamespace(status=200, truncated=False, body=png())
+
+    web: Any = SlowWeb()
+    fetcher = WebImageFetcher(web)
+    with context.use(as_project()):
+        waiting = [
+            asyncio.create_task(fetcher.fetch(f"https://slow.example/{n}")) for n in range(30)
+        ]
+    with context.use(as_project()):
+        assert await fetcher.fetch("https://fast.example/") == png()
+    assert len(fetching) == 16
+    slow.set()
+    await asyncio.gather(*waiting)
+    assert len(fetching) == 31

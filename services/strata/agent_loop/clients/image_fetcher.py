@@ -7,23 +7,29 @@ from contextlib import AsyncExitStack
 
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.protocol.images import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard, Resolver, parse_url
 
+# Each holds at most the bytes of one image.
+_AT_ONCE = 20
+
 
 class WebImageFetcher:
-    """Implements `domain.ports.ImageFetcher`."""
+    """Implements `domain.ports.ImageFetcher`; projects share the number of fetches at once."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
+        self._slots = FairSlots(_AT_ONCE, "images by URL", queue=ANY_NUMBER)
 
     async def fetch(self, url: str) -> bytes:
         """Returns the content at an https URL."""
         if parse_url(url).scheme != "https":
             raise ForbiddenUrlError("Only https URLs are fetched.")
-        answer = await self._fetcher.fetch(url, accept=", ".join(IMAGE_SUFFIXES))
+        async with self._slots.slot():
+            answer = await self._fetcher.fetch(url, accept=", ".join(IMAGE_SUFFIXES))
         if not 200 <= answer.status < 300:
             raise FetchError(f"The server answered {answer.status_text}.")
         if answer.truncated:

@@ -15,6 +15,7 @@ from strata.protocol.errors import NotFoundError, StrataError
 from strata.protocol.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
 from strata.shared.provenance import Provenance
 
+_FETCHED_AT_ONCE = 5
 GONE = "it is no longer stored"
 TOO_LARGE_TOGETHER = f"the images of one request may have {MAX_IMAGES_BYTES:,} bytes in all"
 
@@ -48,8 +49,7 @@ async def fetch_images(messages: Sequence[Message], fetcher: ImageFetcher | None
     """
     parts = [part for message in messages for part in message.parts]
     urls = dict.fromkeys(p.url for p in parts if isinstance(p, ImagePart) and not p.data)
-    answers = await asyncio.gather(*(_fetch(url, fetcher) for url in urls))
-    filler = _Filler(dict(zip(urls, answers, strict=True)))
+    filler = _Filler(await _fetch_all(list(urls), fetcher))
     return [filler.message(message) for message in messages]
 
 
@@ -113,6 +113,30 @@ class _Filler:
             return image_note(part, TOO_LARGE_TOGETHER)
         self._remaining_bytes -= image.size_bytes
         return replace(image, alt_text=part.alt_text, detail=part.detail)
+
+
+async def _fetch_all(
+    urls: Sequence[str], fetcher: ImageFetcher | None
+) -> dict[str, ImagePart | str]:
+    """Returns the images, or the reasons why there are none, by URL.
+
+    Only a few are fetched at once, and no more bytes are kept than a request may have: twenty
+    large images would take far more memory.
+    """
+    answers: dict[str, ImagePart | str] = {}
+    remaining_bytes = MAX_IMAGES_BYTES
+    for start in range(0, len(urls), _FETCHED_AT_ONCE):
+        batch = urls[start : start + _FETCHED_AT_ONCE]
+        fetched = await asyncio.gather(*(_fetch(url, fetcher) for url in batch))
+        for url, answer in zip(batch, fetched, strict=True):
+            if not isinstance(answer, ImagePart):
+                answers[url] = answer
+            elif answer.size_bytes > remaining_bytes:
+                answers[url] = TOO_LARGE_TOGETHER
+            else:
+                remaining_bytes -= answer.size_bytes
+                answers[url] = answer
+    return answers
 
 
 async def _fetch(url: str, fetcher: ImageFetcher | None) -> ImagePart | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -149,6 +150,28 @@ async def test_fetched_images_are_stored_up_to_the_limit_for_a_request() -> None
     await harness.run(show(harness, *(ImagePart("", url=url) for url in web.images)), reply("Ok."))
     assert len(harness.recall.messages[1].images) == 3
     assert "12,582,912 bytes in all" in texts(harness.model.requests[0])
+
+
+async def test_few_images_of_a_request_are_fetched_at_once() -> None:
+    counts: list[int] = []
+    under_way: set[str] = set()
+
+    class CountingWeb(Web):
+        async def fetch(self, url: str) -> bytes:
+            under_way.add(url)
+            counts.append(len(under_way))
+            await asyncio.sleep(0)
+            under_way.remove(url)
+            return await super().fetch(url)
+
+    harness = LoopHarness()
+    web = CountingWeb(**{f"n{n}": padded(png(shade=n), 3 << 20) for n in range(20)})
+    harness.ports = replace(harness.ports, images=web)
+    await harness.run(show(harness, *(ImagePart("", url=url) for url in web.images)), reply("Ok."))
+    assert (len(counts), max(counts)) == (20, 5)
+    stored = harness.recall.messages[1]
+    assert [image.url for image in stored.images] == list(web.images)[:4]
+    assert texts(harness.model.requests[0]).count("12,582,912 bytes in all") == 16
 
 
 async def test_model_that_is_not_shown_images_gets_a_text() -> None:
