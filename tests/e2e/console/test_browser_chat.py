@@ -13,11 +13,18 @@ from browser import Window, open_window
 from console_client import HOSTILE
 from doubles.script import Call, ModelCall, Reply, call, say
 from image_samples import png
+from polling import eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1.tool_pb2 import TOOL_RULE_TYPE_REQUIRES_APPROVAL, ToolRule
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.protocol.images import MAX_IMAGE_BYTES
 from whole_system import System
+
+SHOWN = """(shown) => {
+    Object.defineProperty(document, "hidden", { get: () => !shown, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""Shows the page, or another one in front of it."""
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.child_process]
 
@@ -145,6 +152,52 @@ async def test_run_is_cancelled(system: System, window: Window) -> None:
     await expect(page.get_by_role("log").get_by_text("A long story.")).to_be_visible()
     await page.get_by_role("button", name="Cancel").click()
     await expect(page.get_by_text("Cancelled.")).to_be_visible()
+
+
+async def test_any_number_of_runs_may_wait_in_a_conversation(
+    system: System, window: Window
+) -> None:
+    # Browsers open six connections to a server.
+    gate = asyncio.Event()
+    system.model.respond(lambda _: Reply(text="Here it is.", held=gate, held_after=0))
+    agent = await system.make_agent()
+    page = window.page
+    await open_chat(page, agent)
+    runs = page.locator("section.run")
+    for number in range(8):
+        await page.get_by_label("Message", exact=True).fill(f"Message {number}")
+        await page.keyboard.press("Enter")
+        await expect(runs).to_have_count(number + 1)
+    await runs.last.get_by_role("button", name="Cancel").click()
+    await expect(runs.last).to_contain_text("Cancelled.")
+    await page.reload()
+    await expect(runs).to_have_count(7)
+    gate.set()
+    for number in range(7):
+        await expect(runs.nth(number)).to_contain_text("Here it is.")
+        await expect(runs.nth(number)).to_have_attribute("aria-busy", "false")
+    assert window.faults == []
+
+
+async def test_a_page_that_is_not_visible_has_no_stream(system: System, window: Window) -> None:
+    gate = asyncio.Event()
+    system.model.script(Reply(text="Here it is.", held=gate, held_after=0))
+    page = window.page
+    begun, ended = [], []
+    page.on("request", lambda request: "/live/" in request.url and begun.append(request.url))
+    page.on("requestfailed", lambda request: ended.append(request.url))
+    await open_chat(page, await system.make_agent())
+    await page.get_by_label("Message", exact=True).fill("Hello.")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("is thinking")).to_be_visible()
+    await page.evaluate(SHOWN, False)
+    await eventually(lambda: ended == begun)
+    gate.set()
+    await page.evaluate(SHOWN, True)
+    run = page.locator("section.run")
+    await expect(run).to_contain_text("Here it is.")
+    await expect(run).to_have_attribute("aria-busy", "false")
+    assert begun == [ended[0], ended[0]]
 
 
 async def test_approval_is_answered_in_place(system: System, window: Window) -> None:

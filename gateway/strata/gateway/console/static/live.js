@@ -25,33 +25,76 @@
     remove({ id }) {
       document.getElementById(id)?.remove();
     },
-    end({ id }, source) {
-      source.close();
-      document.getElementById(id)?.setAttribute("aria-busy", "false");
+    end(_, run) {
+      disconnect(run);
+      run.setAttribute("aria-busy", "false");
+      connectNext();
     },
   };
 
-  const follow = (run) => {
-    if (run.dataset.followed) return;
-    run.dataset.followed = "yes";
+  // Browsers open six connections to a server, for all of its pages together, and each stream keeps one. A page that is
+  // not visible has no streams; a run is followed from its beginning again.
+  const MOST_STREAMS = 3;
+  const streams = new Map();
+  let waiting = [];
+
+  const disconnect = (run) => {
+    streams.get(run)?.close();
+    streams.delete(run);
+  };
+
+  const connect = (run) => {
     const source = new EventSource(run.dataset.events);
+    streams.set(run, source);
     source.onmessage = (event) => {
+      run.dataset.begun = "yes";
       const follows = nearEnd();
-      for (const operation of JSON.parse(event.data)) operations[operation.op]?.(operation, source);
+      for (const operation of JSON.parse(event.data)) operations[operation.op]?.(operation, run);
       if (follows) toEnd();
     };
     source.onerror = () => {
       // Otherwise the browser reconnects automatically.
       if (source.readyState !== EventSource.CLOSED) return;
-      run.setAttribute("aria-busy", "false");
+      operations.end({}, run);
       document.getElementById("notices")?.replaceChildren(
         Object.assign(document.createElement("p"), {
           className: "problem",
           textContent: "The connection to this run was lost. Load the page again to see how it ended.",
         }));
     };
-    window.addEventListener("pagehide", () => source.close());
   };
+
+  const connectNext = () => {
+    while (!document.hidden && waiting.length && streams.size < MOST_STREAMS) connect(waiting.shift());
+  };
+
+  // Connects a run at once, if necessary in place of another one that has not begun.
+  const connectNow = (run) => {
+    waiting = waiting.filter((other) => other !== run);
+    const idle = [...streams.keys()].filter((other) => !other.dataset.begun).pop();
+    if (document.hidden || (streams.size >= MOST_STREAMS && !idle)) {
+      waiting.push(run);
+      return;
+    }
+    if (streams.size >= MOST_STREAMS) {
+      disconnect(idle);
+      waiting.push(idle);
+    }
+    connect(run);
+  };
+
+  const follow = (run) => {
+    if (run.dataset.followed) return;
+    run.dataset.followed = "yes";
+    connectNow(run);
+  };
+
+  const pause = () => {
+    waiting = [...streams.keys(), ...waiting];
+    waiting.forEach(disconnect);
+  };
+  document.addEventListener("visibilitychange", () => (document.hidden ? pause() : connectNext()));
+  window.addEventListener("pagehide", pause);
 
   const followIn = (root) => root.querySelectorAll?.("[data-events]").forEach(follow);
   document.addEventListener("DOMContentLoaded", () => {
@@ -65,6 +108,9 @@
 
   document.addEventListener("htmx:afterRequest", (event) => {
     const form = event.detail.elt;
+    // A run that was cancelled before its turn.
+    const run = form.closest("[data-events][aria-busy=true]");
+    if (run && !streams.has(run)) connectNow(run);
     if (form.id !== "compose" || !event.detail.successful) return;
     form.reset();
     toEnd();
