@@ -7,7 +7,7 @@ import base64
 import re
 
 import pytest
-from playwright.async_api import Browser, FilePayload, Page, expect
+from playwright.async_api import Browser, FilePayload, Page, Request, expect
 
 from browser import Window, open_window
 from console_client import HOSTILE
@@ -183,8 +183,14 @@ async def test_a_page_that_is_not_visible_has_no_stream(system: System, window: 
     gate = asyncio.Event()
     system.model.script(Reply(text="Here it is.", held=gate, held_after=0))
     page = window.page
-    begun, ended = [], []
-    page.on("request", lambda request: "/live/" in request.url and begun.append(request.url))
+    begun: list[str] = []
+    ended: list[str] = []
+
+    def note_begin(request: Request) -> None:
+        if "/live/" in request.url:
+            begun.append(request.url)
+
+    page.on("request", note_begin)
     page.on("requestfailed", lambda request: ended.append(request.url))
     await open_chat(page, await system.make_agent())
     await page.get_by_label("Message", exact=True).fill("Hello.")
