@@ -210,6 +210,18 @@ async def test_repeated_update_gets_the_first_answer(store: PostgresAgentStore) 
         await store.update(patch, RequestKey("v", "h"))
 
 
+async def test_an_update_that_changes_nothing_keeps_the_revision(store: PostgresAgentStore) -> None:
+    made = await active(store)
+    patch = AgentPatch(
+        made.id, name=made.name, system=made.system, model=made.model, tools=made.tools, metadata={}
+    )
+    assert await store.update(patch, RequestKey("u", "h")) == made
+    assert (await store.get(made.id)).agent == made
+    changed = await store.update(AgentPatch(made.id, name="New"), RequestKey())
+    assert changed.revision == made.revision + 1
+    assert await store.update(patch, RequestKey("u", "h")) == made, "the answer of the first"
+
+
 async def test_conversations_belong_to_their_agent_and_project(store: PostgresAgentStore) -> None:
     made, other = await active(store), await active(store, name="Other")
     talk = Conversation(new_id("conversation"), made.id, "Work")

@@ -249,3 +249,34 @@ async def test_a_supplied_vector_is_kept_until_the_text_changes(stores: Stores) 
     assert await loaded() == vector
     await stores.history.update(made.passage.id, PassageChange(text=new_text("other")), LATER)
     assert await loaded() is None
+
+
+@pytest.mark.parametrize("request_id", ["", "r"])
+async def test_a_change_of_nothing_writes_no_version(stores: Stores, request_id: str) -> None:
+    first = await stored(stores, "one", ("a", "b"))
+    key = RequestKey(request_id, "digest")
+    same = PassageChange(
+        Author("somebody"), key, text=new_text("one"), tags=("a", "b"), metadata={}
+    )
+    assert await stores.history.update(first.id, same, LATER) == first
+    assert await words_of(stores, first) == [(1, "insert", "one")]
+    assert (await stores.history.restore(first.id, 1, PassageChange(), LATER)) == first
+    outdated = PassageChange(text=new_text("one"), expected_revision=7)
+    with pytest.raises(AbortedError):
+        await stores.history.update(first.id, outdated, LATER)
+    assert await rows_of(stores, "passage_versions", first.id) == 0
+
+
+async def test_a_repeated_request_that_changed_nothing_changes_nothing_later(
+    stores: Stores,
+) -> None:
+    first = await stored(stores, "one")
+    same = PassageChange(Author("somebody"), RequestKey("r", "digest"), text=new_text("one"))
+    await stores.history.update(first.id, same, LATER)
+    await stores.history.update(first.id, PassageChange(text=new_text("two")), LATER)
+    repeated = await stores.history.update(first.id, same, LATER)
+    assert (repeated.text, repeated.revision) == ("one", 1)
+    assert (await stores.passages.get(first.id)).text == "two"
+    other = PassageChange(Author("somebody"), RequestKey("r", "other"), text=new_text("three"))
+    with pytest.raises(AlreadyExistsError):
+        await stores.history.update(first.id, other, LATER)

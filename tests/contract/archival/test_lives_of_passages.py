@@ -172,9 +172,11 @@ class Machine(RuleBasedStateMachine):
         else:
             assert self.alive(known)
             assert not self.holder(known.home, expected, passage_id)
-            known.versions.append((expected, known.tags if tags is None else tags))
-            self.forget_expired(known.home, expected)
-            assert (new.text, new.tags) == known.versions[-1]
+            changed = (expected, known.tags if tags is None else tags)
+            if changed != known.versions[-1]:
+                known.versions.append(changed)
+                self.forget_expired(known.home, expected)
+            assert (new.text, new.tags, new.revision) == (*changed, len(known.versions))
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -209,7 +211,7 @@ class Machine(RuleBasedStateMachine):
         else:
             assert not self.expired(known)
             assert (back.text, back.tags) == version
-            if known.deleted or revision:
+            if known.deleted or version != known.versions[-1]:
                 known.versions.append(version)
                 self.forget_expired(known.home, version[0])
             known.deleted = False

@@ -237,6 +237,24 @@ async def test_a_group_is_not_seen_from_another_project(services: InnerServices)
         assert not await listed(services)
 
 
+async def test_an_update_that_changes_nothing_keeps_the_revision(services: InnerServices) -> None:
+    ids, plan = await agents(services, 2), await block(services)
+    made = await create(services, agent_ids=ids, shared_block_ids=[plan], description="Trips.")
+    request = pb.UpdateGroupRequest(
+        request_id=new_id("request"),
+        group_id=made.id,
+        description="Trips.",
+        members=pb.MemberList(agent_ids=ids),
+        shared_blocks=pb.SharedBlockList(block_ids=[plan]),
+        manager=made.manager,
+    )
+    for _ in range(2):
+        assert (await services.groups.UpdateGroup(request)).group == made
+    request.request_id, request.members.agent_ids[:] = "", ids[::-1]
+    changed = (await services.groups.UpdateGroup(request)).group
+    assert (members(changed), changed.revision) == (ids[::-1], 2)
+
+
 async def test_a_group_can_be_changed_after_a_shared_block_was_deleted(
     services: InnerServices,
 ) -> None:

@@ -71,8 +71,7 @@ async def test_the_member_is_the_memory_agent_and_the_settings_are_those_of_the_
     assert made.manager_agent.agent_id == agent.id
     assert settings(made) == ((0, 9, 4) if kind == VOICE else (7, 0, 0))
     # A group can be sent back as it was read; it shows later changes of the agent.
-    same = await update(services, made, manager=made.manager)
-    assert (same.manager, same.revision) == (made.manager, 2)
+    assert await update(services, made, manager=made.manager) == made
     name = "max_message_buffer_length" if kind == VOICE else "sleeptime_agent_frequency"
     change: dict[str, Any] = {"agent_id": agent.id, name: 12}
     await services.agents.UpdateAgent(agent_pb.UpdateAgentRequest(**change))
@@ -137,7 +136,7 @@ async def test_a_refused_change_to_a_pair_attaches_no_block_and_changes_nothing(
         assert "plan" in await labels(services, agent_id)
     problems = await violations(update(services, changed, members=pb.MemberList(agent_ids=[first])))
     assert set(problems) == {"members.agent_ids"}
-    assert await update(services, changed, members=pb.MemberList()) != changed
+    assert await update(services, changed, members=pb.MemberList()) == changed
     # In the other direction the members have to be named.
     robin = pb.ManagerConfig(type=pb.MANAGER_TYPE_ROUND_ROBIN)
     changed = await update(

@@ -446,6 +446,9 @@ class PostgresAgentStore:
             check_revision(agent, patch.expected_revision)
             changed = apply_patch(agent, patch)
             changed = await _settle_memory_agent(connection, agent, changed)
+            if replace(changed, revision=agent.revision) == agent:
+                await REQUESTS.record(connection, request, answer(row), agent.id)
+                return agent
             row = await _one(
                 connection,
                 _UPDATE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import TextClause, text
@@ -274,20 +274,27 @@ class PostgresGroupStore:
                 raise revision_mismatch("group", locked.revision, revision)
             group = await _get(connection, group_id)
             manager, agent_ids = await _changed(connection, group, command)
-            description = command.description
-            blocks = command.shared_block_ids
-            await _write(
-                connection,
-                _UPDATE,
-                id=group_id,
+            description, blocks = command.description, command.shared_block_ids
+            changed = replace(
+                group,
                 description=group.description if description is None else description,
-                blocks=list(group.shared_block_ids if blocks is None else blocks),
-                **_manager(manager),
+                shared_block_ids=group.shared_block_ids if blocks is None else tuple(blocks),
+                manager=manager,
             )
-            if agent_ids is not None:
+            had = tuple(member.agent_id for member in group.members)
+            agents = had if agent_ids is None else tuple(agent_ids)
+            if (changed, agents) != (group, had):
+                await _write(
+                    connection,
+                    _UPDATE,
+                    id=group_id,
+                    description=changed.description,
+                    blocks=list(changed.shared_block_ids),
+                    **_manager(manager),
+                )
+            if agents != had:
                 await connection.execute(_REMOVE_MEMBERS, _bound(id=group_id))
-                agents = list(agent_ids)
-                await _write(connection, _INSERT_MEMBERS, id=group_id, agents=agents)
+                await _write(connection, _INSERT_MEMBERS, id=group_id, agents=list(agents))
             await REQUESTS.record(connection, command.request, {"id": group_id}, group_id)
             return await _get(connection, group_id)
 

@@ -144,6 +144,8 @@ _VERSIONS = text(
     """
 )
 _BEFORE_ALL = 2**62
+# The key of the revision in the stored answer of a request that changed nothing.
+_UNCHANGED = "unchanged"
 
 
 class PostgresPassageHistory:
@@ -170,6 +172,10 @@ class PostgresPassageHistory:
                 metadata=old.metadata if change.metadata is None else change.metadata,
                 origin=replace(old.origin, taint=_taint_after(old, change)),
             )
+            if new == old:
+                _check_revision(old, change)
+                await _answer_unchanged(connection, old, change.request)
+                return old
             return await _apply(connection, row, new, change, Operation.UPDATE, now)
 
     async def add_tags(
@@ -205,11 +211,13 @@ class PostgresPassageHistory:
             if stored_answer is not None:
                 return stored_answer
             old = to_passage(row)
-            if not revision and not old.deleted:
-                return old
             new = replace(old, deleted=False)
             if revision:
                 new = await _as_it_was(connection, new, revision)
+            if new == old:
+                _check_revision(old, change)
+                await _answer_unchanged(connection, old, change.request)
+                return old
             return await _apply(connection, row, new, change, Operation.RESTORE, now)
 
     async def purge(self, passage_id: str, request: RequestKey) -> int:
@@ -265,9 +273,10 @@ async def _answered(
         version = (await connection.execute(_ANSWERED, values)).one_or_none()
         if version is None:
             # The same id may belong to a change of another passage.
-            if await RECEIPTS.keep(connection, request, passage.id) is None:
+            kept = await RECEIPTS.keep(connection, request, passage.id)
+            if kept is None:
                 raise request_id_reused(request.id)
-            return None
+            return await _unchanged(connection, passage, kept)
         digest = version.request_digest
         passage = replace(
             _with_version(passage, version),
@@ -277,6 +286,25 @@ async def _answered(
         )
     check_same_request(request.id, digest, request.digest)
     return passage
+
+
+async def _answer_unchanged(
+    connection: AsyncConnection, passage: Passage, request: RequestKey
+) -> None:
+    """Stores the answer of a request that changed nothing: there is no version with its id."""
+    await RECEIPTS.answer(connection, request, {_UNCHANGED: passage.revision})
+
+
+async def _unchanged(connection: AsyncConnection, passage: Passage, answer: Any) -> Passage | None:
+    """Returns the passage after a request that changed nothing; None if the request is new."""
+    if not isinstance(answer, dict):
+        return None
+    revision = int(answer[_UNCHANGED])
+    if revision == passage.revision:
+        return passage
+    # It was not deleted then.
+    was = await _as_it_was(connection, passage, revision)
+    return replace(was, revision=revision, deleted=False)
 
 
 async def _as_it_was(connection: AsyncConnection, passage: Passage, revision: int) -> Passage:
@@ -310,6 +338,15 @@ def _with_version(passage: Passage, row: Row[Any]) -> Passage:
     return replace(passage, **content_values(row))
 
 
+def _check_revision(passage: Passage, change: PassageChange) -> None:
+    if change.expected_revision not in {0, passage.revision}:
+        raise AbortedError(
+            f"The passage is at revision {passage.revision}, not {change.expected_revision}: read"
+            " it again before you change it.",
+            metadata={"expected": change.expected_revision, "current": passage.revision},
+        )
+
+
 async def _apply(
     connection: AsyncConnection,
     row: Row[Any],
@@ -319,12 +356,7 @@ async def _apply(
     now: datetime,
 ) -> Passage:
     old = to_passage(row)
-    if change.expected_revision not in {0, old.revision}:
-        raise AbortedError(
-            f"The passage is at revision {old.revision}, not {change.expected_revision}: read it"
-            " again before you change it.",
-            metadata={"expected": change.expected_revision, "current": old.revision},
-        )
+    _check_revision(old, change)
     content_hash = hash_of(new.text)
     if not new.deleted:
         await _check_alone(connection, row, content_hash)

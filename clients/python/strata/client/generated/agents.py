@@ -234,11 +234,11 @@ class AgentCalls(AgentLookup):
     ) -> agent_service_pb2.Agent:
         """Changes the given fields.
 
-        NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS
-        (REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED: system prompt, tools and
-        blocks would be too large for its model). Rules that do not match the tools are
-        INVALID_FIELD, even if only the tools change, and so is a new model that the provider
-        reports as unknown.
+        A call that changes nothing keeps the revision. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
+        ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks would be too large for its model).
+        Rules that do not match the tools are INVALID_FIELD, even if only the tools change, and so
+        is a new model that the provider reports as unknown.
 
         Args:
             agent_id: The agent.

@@ -156,7 +156,8 @@ class BlockCalls(block_service_pb2_grpc.BlockServiceStub):
         NOT_FOUND (BLOCK_NOT_FOUND), ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION
         (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together
         would be too large for the agent's prompt), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
-        The API may change read-only blocks; agents may not.
+        The API may change read-only blocks; agents may not. A call that changes nothing makes no
+        version.
 
         Args:
             block_id: Id of the block.

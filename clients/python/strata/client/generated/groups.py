@@ -115,9 +115,10 @@ class GroupCalls(group_service_pb2_grpc.GroupServiceStub):
         """Changes the fields that are set; an active run continues with the group as it was when
         the run was accepted.
 
-        Blocks are attached as by CreateGroup; none is detached. NOT_FOUND (GROUP_NOT_FOUND,
-        AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN,
-        REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
+        Blocks are attached as by CreateGroup; none is detached. A call that changes nothing keeps
+        the revision. NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED).
 
         Args:
             group_id: The group.

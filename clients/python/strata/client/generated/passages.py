@@ -116,8 +116,9 @@ class PassageCalls(PassageUploads):
     ) -> passage_service_pb2.Passage:
         """Changes text, tags or metadata; the former state is kept as a version.
 
-        NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the
-        archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        A call that changes nothing makes no version. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive contains that text;
+        REQUEST_ID_REUSED), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
 
         Args:
             passage_id: The passage.

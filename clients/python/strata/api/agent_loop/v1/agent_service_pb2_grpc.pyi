@@ -33,7 +33,8 @@ class AgentServiceStub:
     ListAgents: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListAgentsRequest, _agent_service_pb2.ListAgentsResponse]
     """Lists agents by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
-    """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
+    """Changes the given fields. A call that changes nothing keeps the revision. NOT_FOUND
+    (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
     ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
     (CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks would be too large for its model). Rules that do not match the
     tools are INVALID_FIELD, even if only the tools change, and so is a new model that the provider
@@ -130,7 +131,8 @@ class AgentServiceServicer:
         request: _agent_service_pb2.UpdateAgentRequest,
         context: _aio.ServicerContext[_agent_service_pb2.UpdateAgentRequest, _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]:
-        """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
+        """Changes the given fields. A call that changes nothing keeps the revision. NOT_FOUND
+        (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks would be too large for its model). Rules that do not match the
         tools are INVALID_FIELD, even if only the tools change, and so is a new model that the provider

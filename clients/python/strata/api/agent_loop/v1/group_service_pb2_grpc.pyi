@@ -34,7 +34,8 @@ class GroupServiceStub:
     """Lists groups by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.UpdateGroupRequest, _group_service_pb2.UpdateGroupResponse]
     """Changes the fields that are set; an active run continues with the group as it was when the run
-    was accepted. Blocks are attached as by CreateGroup; none is detached. NOT_FOUND
+    was accepted. Blocks are attached as by CreateGroup; none is detached. A call that
+    changes nothing keeps the revision. NOT_FOUND
     (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED (REVISION_MISMATCH),
     ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
     """
@@ -84,7 +85,8 @@ class GroupServiceServicer:
         context: _aio.ServicerContext[_group_service_pb2.UpdateGroupRequest, _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]],
     ) -> _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]:
         """Changes the fields that are set; an active run continues with the group as it was when the run
-        was accepted. Blocks are attached as by CreateGroup; none is detached. NOT_FOUND
+        was accepted. Blocks are attached as by CreateGroup; none is detached. A call that
+        changes nothing keeps the revision. NOT_FOUND
         (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED (REVISION_MISMATCH),
         ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
         """

@@ -134,7 +134,8 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePassage(self, request, context):
-        """Changes text, tags or metadata; the former state is kept as a version. NOT_FOUND
+        """Changes text, tags or metadata; the former state is kept as a version. A call that changes
+        nothing makes no version. NOT_FOUND
         (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
         the archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED).

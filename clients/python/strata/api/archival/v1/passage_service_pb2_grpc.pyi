@@ -37,7 +37,8 @@ class PassageServiceStub:
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]
-    """Changes text, tags or metadata; the former state is kept as a version. NOT_FOUND
+    """Changes text, tags or metadata; the former state is kept as a version. A call that changes
+    nothing makes no version. NOT_FOUND
     (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
     the archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
     (TOKEN_LIMIT_EXCEEDED).
@@ -119,7 +120,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.UpdatePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.UpdatePassageRequest, _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]:
-        """Changes text, tags or metadata; the former state is kept as a version. NOT_FOUND
+        """Changes text, tags or metadata; the former state is kept as a version. A call that changes
+        nothing makes no version. NOT_FOUND
         (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
         the archive contains that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED).

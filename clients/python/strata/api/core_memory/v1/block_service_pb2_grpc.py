@@ -149,7 +149,7 @@ class BlockServiceServicer:
         (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be too
         large for the agent's prompt), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
-        The API may change read-only blocks; agents may not.
+        The API may change read-only blocks; agents may not. A call that changes nothing makes no version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

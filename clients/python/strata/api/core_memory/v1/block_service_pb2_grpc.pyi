@@ -37,7 +37,7 @@ class BlockServiceStub:
     (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
     CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be too
     large for the agent's prompt), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
-    The API may change read-only blocks; agents may not.
+    The API may change read-only blocks; agents may not. A call that changes nothing makes no version.
     """
     DeleteBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]
     """Deletes a block: detaches it from every agent and hides it. Unless purge is set, its history
@@ -132,7 +132,7 @@ class BlockServiceServicer:
         (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be too
         large for the agent's prompt), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
-        The API may change read-only blocks; agents may not.
+        The API may change read-only blocks; agents may not. A call that changes nothing makes no version.
         """
 
     def DeleteBlock(
