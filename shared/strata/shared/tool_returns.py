@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.messages import ToolStatus
 from strata.shared.settings import MIB
 
 FUNCTION_RETURN_CHAR_LIMIT = 50_000
@@ -70,6 +71,12 @@ def result_of(content: str) -> str:
     """Returns the message of a packed return as text; see `unpacked`."""
     message = unpacked(content)
     return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+
+
+def quoted_return(status: ToolStatus, content: str) -> str:
+    """Returns the message of a packed return as text; its status comes first unless it is OK."""
+    text = result_of(content)
+    return text if status is ToolStatus.OK else f"{status.value}: {text}"
 
 
 def _size(text: str) -> int:

@@ -143,7 +143,8 @@ async def test_only_text_of_users_and_assistants_is_indexed(finder: Finder) -> N
     assert await finder.indexed() == 3
     # Tool returns are found by full text, in searches that include tools.
     assert tool.id not in await finder.ids("Porto")
-    assert await finder.ids("Porto", roles=(MessageRole.TOOL,), mode=Mode.FULL_TEXT) == [tool.id]
+    for mode in Mode:
+        assert await finder.ids("Porto", roles=(MessageRole.TOOL,), mode=mode) == [tool.id]
 
 
 async def test_conditions_hold_inside_the_engine_before_the_limit(finder: Finder) -> None:

@@ -19,6 +19,7 @@ from strata.api.common.v1 import search_pb2 as search_pb
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
+from strata.tool_execution.builtin import summaries
 from strata.tool_execution.builtin.excerpts import Excerpt, excerpts_of, show
 from strata.tool_execution.builtin.retrieval import message_result, neighbour_result, passage_result
 
@@ -209,6 +210,24 @@ def test_every_message_is_shown_once_within_the_budget(
     best = content(hits[0].message)
     least = len(json.dumps(best | {"content": "x" * 80}).encode()) + 6 * 12
     assert len(packed.encode()) - len(empty.encode()) <= max(most_bytes, least)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (common.TOOL_STATUS_OK, "It rains."),
+        (common.TOOL_STATUS_FAILED, "Failed: It rains."),
+        (common.TOOL_STATUS_UNKNOWN, "Unknown: It rains."),
+    ],
+)
+def test_a_return_of_a_tool_is_shown_without_its_package(
+    status: common.ToolStatus.ValueType, text: str
+) -> None:
+    packed, _ = pack("any", "It rains.", datetime.now(UTC), 100)
+    part = common.Part(tool_return=common.ToolReturnPart(status=status, content=packed))
+    tool_message = common.Message(role=common.ROLE_TOOL, parts=[part])
+    assert neighbour_result(tool_message, zone_of("UTC"))["content"] == text
+    assert summaries._result(tool_message, zone_of("UTC"), 1_000)["content"] == text
 
 
 def test_a_possibly_outdated_result_names_the_time_of_the_newer_one() -> None:

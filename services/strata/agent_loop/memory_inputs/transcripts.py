@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from strata.agent_loop.context.token_budget import TokenBudget
 from strata.agent_loop.domain.agent.agents import Agent
-from strata.agent_loop.domain.conversation.messages import Message, MessageInput, ToolReturn
+from strata.agent_loop.domain.conversation.messages import Message, MessageInput
 from strata.agent_loop.domain.conversation.taint import taint_of_messages
 from strata.agent_loop.domain.model.chat import DEFAULT_CONTEXT_WINDOW, TextPart
 from strata.agent_loop.domain.ports import BoundModel, MemorySection
@@ -19,10 +19,10 @@ from strata.agent_loop.domain.run.events import TranscriptRead
 from strata.agent_loop.domain.run.runs import TranscriptRange
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
-from strata.shared.messages import MessageRole, ToolStatus
+from strata.shared.messages import MessageRole
 from strata.shared.number_text import is_whole_number
 from strata.shared.text_bytes import text_bytes
-from strata.shared.tool_returns import result_of
+from strata.shared.tool_returns import quoted_return
 
 READ_ROLES = (MessageRole.USER, MessageRole.ASSISTANT, MessageRole.TOOL)
 """Roles of the messages that a memory agent reads."""
@@ -213,7 +213,8 @@ def lines_of(message: Message) -> Iterator[str]:
         case _:
             for returned in message.tool_returns:
                 if returned.name != _SEND_MESSAGE:
-                    yield f"assistant: Tool call returned {_indented(_result(returned))}"
+                    text = quoted_return(returned.status, returned.content)
+                    yield f"assistant: Tool call returned {_indented(text)}"
 
 
 def _indented(text: str) -> str:
@@ -235,12 +236,6 @@ def _sent(arguments: str) -> str:
         return str(json.loads(arguments)["message"])
     except (ValueError, KeyError, TypeError):
         return arguments
-
-
-def _result(returned: ToolReturn) -> str:
-    """Returns the message of a return, with its status unless the call succeeded."""
-    status = "" if returned.status is ToolStatus.OK else f"{returned.status.value}: "
-    return status + result_of(returned.content)
 
 
 def _cut(lines: Sequence[str], budget: int) -> list[str]:

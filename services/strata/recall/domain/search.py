@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.recall.domain.messages import Message
+from strata.recall.domain.search_text import INDEXED_ROLES
 from strata.shared.messages import MessageRole
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
@@ -52,6 +53,11 @@ class SearchQuery:
     explain: bool = False
     timezone: str = ""
     reference_time: datetime | None = None
+
+    @property
+    def beyond_index(self) -> bool:
+        """Whether it asks for roles that the index does not contain."""
+        return not INDEXED_ROLES.issuperset(self.roles)
 
     def without_conditions(self) -> SearchQuery:
         """Returns the same query on all messages of the agent."""

@@ -25,8 +25,9 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003ffff]+"
 )
-_INDEXED_ROLES = frozenset({MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SUMMARY})
-_SEARCHABLE_ROLES = _INDEXED_ROLES | {MessageRole.TOOL}
+INDEXED_ROLES = frozenset({MessageRole.USER, MessageRole.ASSISTANT, MessageRole.SUMMARY})
+"""Roles of messages in the vector index; messages of the others are searched by words only."""
+_SEARCHABLE_ROLES = INDEXED_ROLES | {MessageRole.TOOL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def is_indexed(message: Message) -> bool:
 
     Returns of tools are long and rarely prose, so they are only searched by words.
     """
-    return message.role in _INDEXED_ROLES and bool(searchable_text(message).strip())
+    return message.role in INDEXED_ROLES and bool(searchable_text(message).strip())
 
 
 def _sent_text(arguments: str) -> str:

@@ -33,6 +33,7 @@ _MOST_WORDS = 40
 _SPOKEN_BONUS = 0.2
 
 _WAITING = "m.index_state = 'pending'"
+_NOT_INDEXED = "m.index_state <> 'indexed'"
 # A thread takes longer to answer than the conversion of so few messages.
 _CONVERTED_AT_ONCE = 20
 # Quoted phrases and excluded words, which are strict conditions.
@@ -105,11 +106,11 @@ class PostgresSearchStore:
         self, query: SearchQuery, time_ranges: Sequence[TimeRange], *, all_words: bool = False
     ) -> AsyncIterator[DatabaseSnapshot[Message]]:
         """Opens a snapshot of the messages that meet the query's conditions and phrases."""
-        # A phrase may be in a message that is not a candidate of the index. So all messages are
-        # searched then, and the best plan depends on the words.
-        alone = not (all_words or _strict(query))
+        beside_index = _beside_index(query, all_words=all_words)
+        # The best plan for many messages depends on the words.
+        alone = beside_index == (_WAITING,)
         async with self._database.transaction(snapshot=True, generic_plan=alone) as connection:
-            yield _Snapshot(connection, query, time_ranges, (_WAITING,) if alone else ())
+            yield _Snapshot(connection, query, time_ranges, beside_index)
 
     async def speakers(self, agent_id: str) -> list[str]:
         """Returns the names of people who wrote to an agent."""
@@ -155,11 +156,11 @@ class _Snapshot:
     connection: AsyncConnection
     query: SearchQuery
     time_ranges: Sequence[TimeRange]
-    waits: tuple[str, ...]
+    beside_index: tuple[str, ...]
 
     async def waiting(self) -> list[tuple[Message, float]]:
-        """Searches pending messages by words, or all messages for a query with phrases."""
-        return await _find(self.connection, self.query, self.time_ranges, self.waits)
+        """Searches messages that are not indexed by words, or all for a query with phrases."""
+        return await _find(self.connection, self.query, self.time_ranges, self.beside_index)
 
     async def by_ids(self, ids: Sequence[str]) -> dict[str, Message]:
         """Returns messages by id."""
@@ -206,6 +207,14 @@ async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
 @cache
 def _with(statement: str, conditions: tuple[str, ...]) -> TextClause:
     return text(statement.format(conditions=" AND ".join(conditions)))
+
+
+def _beside_index(query: SearchQuery, *, all_words: bool) -> tuple[str, ...]:
+    """Returns the condition for the messages that are searched by words beside the index."""
+    # A phrase may be in a message that is not a candidate of the index.
+    if all_words or _strict(query):
+        return ()
+    return (_NOT_INDEXED,) if query.beyond_index else (_WAITING,)
 
 
 def _strict(query: SearchQuery) -> str:

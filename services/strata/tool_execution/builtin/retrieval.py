@@ -18,6 +18,7 @@ from strata.shared.clock import Clock
 from strata.shared.convert.messages import (
     ROLES,
     labels_to_proto,
+    returned_text,
     role_name,
     taint_from_proto,
     taint_of_messages,
@@ -294,7 +295,9 @@ def _text_of(part: common.Part) -> str:
 def _content(message: common.Message) -> str:
     pieces = [_text_of(part) for part in message.parts]
     pieces += [image_text(part.image.alt_text) for part in message.parts if part.HasField("image")]
-    pieces += [part.tool_return.content for part in message.parts]
+    pieces += [
+        returned_text(part.tool_return) for part in message.parts if part.HasField("tool_return")
+    ]
     return "\n".join(piece for piece in pieces if piece)
 
 

@@ -9,7 +9,7 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
-from strata.shared.convert.messages import role_name, taint_of_messages
+from strata.shared.convert.messages import returned_text, role_name, taint_of_messages
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_schemas import date, integer, parameters
 from strata.tool_execution.builtin.retrieval import local_time
@@ -104,7 +104,10 @@ def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any
         "timestamp": local_time(message.create_time, timezone).isoformat(timespec="seconds"),
         "role": message.name or role_name(message.role),
     }
-    pieces = [part.text.text or part.tool_return.content for part in message.parts]
+    pieces = [
+        returned_text(part.tool_return) if part.HasField("tool_return") else part.text.text
+        for part in message.parts
+    ]
     pieces += [image_text(part.image.alt_text) for part in message.parts if part.HasField("image")]
     pieces += [
         f"{part.tool_call.name}({part.tool_call.arguments})"

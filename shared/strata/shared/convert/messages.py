@@ -8,6 +8,7 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.shared.convert.enums import EnumTable
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance, Taint, taint_of
+from strata.shared.tool_returns import quoted_return
 
 ROLES = EnumTable(common.Role, MessageRole)
 STATUSES = EnumTable(common.ToolStatus, ToolStatus)
@@ -20,6 +21,11 @@ _NUMBERS = {label.value: number for label, number in PROVENANCES.to_proto.items(
 def role_name(role: common.Role.ValueType) -> str:
     """Returns the name of a role, such as ``user``; ``system`` for a role of a newer release."""
     return ROLES.from_proto.get(role, MessageRole.SYSTEM).value
+
+
+def returned_text(part: common.ToolReturnPart) -> str:
+    """Returns what a call returned, as text; see `quoted_return`."""
+    return quoted_return(STATUSES.from_proto.get(part.status, ToolStatus.UNKNOWN), part.content)
 
 
 def labels_from_proto(values: Iterable[common.Provenance.ValueType]) -> tuple[Provenance, ...]:
