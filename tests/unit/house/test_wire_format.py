@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from strata.agent_loop.agents import first_messages
 from strata.agent_loop.compaction import compactor, plan, transcript
-from strata.agent_loop.context import packaging, requests, token_budget
+from strata.agent_loop.context import added_arguments, packaging, requests, token_budget
 from strata.agent_loop.convert import agent_options
 from strata.agent_loop.domain.agent import agents, file_limits, message_buffer
 from strata.agent_loop.domain.agent.groups import DEFAULT_TERMINATION_TOKEN
 from strata.agent_loop.domain.conversation import messages
 from strata.agent_loop.domain.model import chat
+from strata.agent_loop.domain.model.quirks import Quirks
 from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run import runs
-from strata.agent_loop.loop import nested_calls, replies_in_json, strategy, turn_rules
+from strata.agent_loop.loop import failures, nested_calls, replies_in_json, strategy, turn_rules
 from strata.agent_loop.memory_inputs import documents, transcripts, voice_transcripts
 from strata.agent_loop.models import conversation_repair, tokens
 from strata.agent_loop.prompts import library, summary, system_message
@@ -55,14 +58,16 @@ from strata.protocol import images
 from strata.protocol.errors import StrataError
 from strata.recall.convert import search as recall
 from strata.shared import json_text, member_labels, tool_arguments, tool_returns
+from strata.shared.agent_types import AgentType
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.stop_reasons import StopReason
-from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE
+from strata.shared.tool_catalogue import MEMORIES_STORED, SENT_MESSAGE, default_tools
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 from strata.tool_execution.builtin import agents as agent_tools
 from strata.tool_execution.builtin import code, summaries, voice_memory
 from strata.tool_execution.convert import tools as convert_registry
-from strata.tool_execution.domain import registry
+from strata.tool_execution.domain import dates, memory_command, registry
+from strata.tool_execution.domain.tools import ToolError
 from unit.house.repository import REPOSITORY, sections
 
 DOCUMENT = (REPOSITORY / "docs" / "wire-format.md").read_text("utf-8")
@@ -195,6 +200,26 @@ def refusals_of_file_tools() -> Iterator[str]:
         yield caught.value.message
 
 
+def refusals_of_memory_and_searches() -> Iterator[str]:
+    """Yields messages that refuse calls of `memory` and of the search tools."""
+    yield memory_command.problem_of({"command": "view"}) or ""
+    with pytest.raises(ToolError) as unreadable:
+        dates.start_of("soon", "start_date", ZoneInfo("UTC"))
+    yield str(unreadable.value)
+    with pytest.raises(StrataError) as long:
+        archival.checked_tokens("", lambda _: 20002, MAX_PASSAGE_TOKENS)
+    yield long.value.message
+
+
+def boot_return() -> str:
+    """Returns the message in the return of the boot call, as JSON."""
+    kind = AgentType.MEMGPT_V2
+    agent = agents.Agent("agent-1", "Ada", kind, "", tools=default_tools(kind))
+    _, returned, _ = first_messages.first_messages(agent, "conversation-1", NOW, Quirks())
+    [part] = returned.tool_returns
+    return json.dumps(json.loads(part.content)["message"])
+
+
 def question_of_a_group() -> str:
     """Returns what a manager agent is asked, without the lines of the members."""
     group = group_pb.Group(members=[group_pb.GroupMember(agent_id="agent-1", name="Ada")])
@@ -288,6 +313,10 @@ TEXTS = (
     search.message_of(search.FileQuery("agent-1", "QUERY"), [], 0),
     window_plans.not_attached("NAME", ["NAMES"]).message,
     *refusals_of_file_tools(),
+    *refusals_of_memory_and_searches(),
+    added_arguments._THINKING_SCHEMA["description"],
+    added_arguments._HEARTBEAT_SCHEMA["description"],
+    failures.no_tool_call().failure.message.partition(".")[0],
     *directories.TRUNCATED.split("\n"),
     directories._closed_note(["NAMES"], []).strip(),
     documents.GONE,
@@ -386,6 +415,10 @@ def test_examples_equal_the_rendered_text(anchor: str) -> None:
 
 def test_fixed_texts_are_documented() -> None:
     assert [text for text in TEXTS if text not in DOCUMENT] == []
+
+
+def test_the_return_of_the_boot_call_is_documented() -> None:
+    assert f"the return of the call, with the message `{boot_return()}`" in DOCUMENT
 
 
 def test_limits_are_documented() -> None:
