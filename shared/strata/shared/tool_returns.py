@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json, storable_text
 from strata.shared.messages import ToolStatus
 from strata.shared.settings import MIB
 
@@ -68,9 +68,11 @@ def unpacked(content: str) -> Any:
 
 
 def result_of(content: str) -> str:
-    """Returns the message of a packed return as text; see `unpacked`."""
+    """Returns the message of a packed return as text that can be stored; see `unpacked`."""
     message = unpacked(content)
-    return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    # Escapes in the package can decode to characters that cannot be sent or stored.
+    return storable_text(text)
 
 
 def quoted_return(status: ToolStatus, content: str) -> str:

@@ -14,8 +14,10 @@ from hostile_json import HOSTILE_ARGUMENTS
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search_text import MAX_SEARCH_CHARS, searchable_text, split_text
 from strata.shared.messages import MessageRole
+from strata.shared.tool_returns import pack
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PACKED, _ = pack("OK", {"place": "Riga"}, NOW, 100)
 
 
 def message(role: MessageRole, *parts: dict[str, Any]) -> Message:
@@ -88,6 +90,10 @@ def test_words_are_dropped_only_at_the_limits(value: str) -> None:
             "found",
         ),
         (
+            message(MessageRole.TOOL, {"type": "tool_return", "name": "x", "content": PACKED}),
+            '{"place": "Riga"}',
+        ),
+        (
             message(
                 MessageRole.TOOL,
                 {"type": "tool_return", "name": "conversation_search", "content": "x"},
@@ -103,8 +109,13 @@ def test_the_searchable_text_depends_on_the_role_and_the_parts(
 
 
 @pytest.mark.parametrize("arguments", HOSTILE_ARGUMENTS.values(), ids=HOSTILE_ARGUMENTS)
-def test_hostile_arguments_leave_a_text_that_can_be_stored(arguments: str) -> None:
+def test_hostile_json_leaves_a_text_that_can_be_stored(arguments: str) -> None:
     for written in (arguments, arguments.replace('"a"', '"message"')):
-        result = searchable_text(message(MessageRole.ASSISTANT, call("send_message", written)))
-        assert "\0" not in result
-        result.encode()
+        returned = {"type": "tool_return", "name": "x", "content": written}
+        for given_message in (
+            message(MessageRole.ASSISTANT, call("send_message", written)),
+            message(MessageRole.TOOL, returned),
+        ):
+            result = searchable_text(given_message)
+            assert "\0" not in result
+            result.encode()

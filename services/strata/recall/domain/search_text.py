@@ -16,6 +16,7 @@ from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance
 from strata.shared.search.folded_text import compatible
 from strata.shared.tool_catalogue import HISTORY_TOOLS
+from strata.shared.tool_returns import result_of
 
 # A tsvector is limited to 1 MB, so only this many characters of a message are searchable.
 MAX_SEARCH_CHARS = 100_000
@@ -55,8 +56,9 @@ def searchable_text(message: Message) -> str:
     It starts with the name of the user, if there is one. An image is found by its description
     and by the word "image". Not searchable are system and approval messages, heartbeats and logins
     (which the system writes in the user's role), reasoning, and arguments of tool calls, except the
-    text of ``send_message``. Calls and returns of tools that show messages (`HISTORY_TOOLS`) are
-    excluded too, so that a search does not find the results of earlier searches.
+    text of ``send_message``. Of a return the message is searchable, not its package. Calls and
+    returns of tools that show messages (`HISTORY_TOOLS`) are excluded too, so that a search does
+    not find the results of earlier searches.
     """
     if message.role not in _SEARCHABLE_ROLES:
         return ""
@@ -73,7 +75,7 @@ def searchable_text(message: Message) -> str:
         pieces.insert(0, f"{message.name}:")
     pieces += [_sent_text(call["arguments"]) for call in calls if call["name"] == "send_message"]
     pieces += [
-        str(part["content"])
+        result_of(str(part["content"]))
         for part in message.parts
         if part["type"] == "tool_return" and part["name"] not in HISTORY_TOOLS
     ]
