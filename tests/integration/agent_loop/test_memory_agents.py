@@ -9,7 +9,7 @@ import pytest
 
 from chat_messages import roles
 from inner_services import InnerServices
-from strata.agent_loop.agents.memory_agents import creation_of_memory_agent
+from strata.agent_loop.agents.memory_agents import PERSONA_DESCRIPTION, creation_of_memory_agent
 from strata.agent_loop.clients.archival import ArchivalClient
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import tool_pb2
@@ -81,6 +81,10 @@ async def test_enable_sleeptime_makes_a_memory_agent_with_the_same_blocks(
     assert ends == ["memory_finish_edits"]
     assert await labels(services, memory.id) == ["human", "memory_persona", "persona"]
     assert await labels(services, agent.id) == ["human", "persona"]
+    persona = await services.blocks.GetBlock(
+        block_pb.GetBlockRequest(agent_id=memory.id, label="memory_persona")
+    )
+    assert persona.block.description == PERSONA_DESCRIPTION
     # A memory agent has no login message.
     assert roles((await services.window(memory)).messages) == ["system"]
 

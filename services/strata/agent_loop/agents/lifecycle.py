@@ -18,6 +18,7 @@ from typing import Any
 from strata.agent_loop.agents.first_messages import first_messages
 from strata.agent_loop.agents.memory_agents import (
     PERSONA,
+    PERSONA_DESCRIPTION,
     PERSONA_LABEL,
     changed_buffer,
     check_frequency_is_used,
@@ -347,7 +348,9 @@ class AgentLifecycle:
 
     async def _prepare_memory_agent(self, creation: StoredAgent) -> None:
         agent = creation.agent
-        persona = block_pb.NewBlock(label=PERSONA_LABEL, value=PERSONA)
+        persona = block_pb.NewBlock(
+            label=PERSONA_LABEL, description=PERSONA_DESCRIPTION, value=PERSONA
+        )
         limit = await self._first_limit(creation, await self._tools.resolve(agent.tools))
         await self._memory.prepare(agent, (persona,), (), limit)
         if agent.revision > 1:

@@ -16,6 +16,10 @@ DEFAULT_FREQUENCY = 5
 MAX_FREQUENCY = 1000
 
 PERSONA_LABEL = "memory_persona"
+PERSONA_DESCRIPTION = (
+    "Who you are and how you look after the memory of the assistant. It guides what you keep; facts"
+    " from conversations belong in the other blocks."
+)
 PERSONA = (
     "I tend the memory of an assistant that talks with a person. I read what was said since I read"
     " last, keep what will matter later, correct what has changed, and leave out the rest. I write"
