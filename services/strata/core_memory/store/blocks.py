@@ -13,13 +13,13 @@ from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.domain.prompt.compilation import AgentMemory, FileLimits, blocks_fingerprint
 from strata.core_memory.files.domain.directories import show_directories
+from strata.core_memory.files.store.rows import KNOWN_AGENT
 from strata.core_memory.files.store.views import PostgresViews
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
     AGENT_BLOCKS_AS_OF,
     AS_OF,
     BLOCK_BY_ID,
-    KNOWN_AGENT,
     LABELLED,
     LAST_LABELLED,
     MEMORY,

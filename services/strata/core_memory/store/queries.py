@@ -87,9 +87,6 @@ LAST_LABELLED = text(
     ORDER BY last_labelled.end_time DESC, b.id DESC LIMIT 1
     """
 )
-KNOWN_AGENT = text(
-    "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
-)
 
 # All columns of a block `b` that is made of a version.
 _PAST_BLOCK = f"""

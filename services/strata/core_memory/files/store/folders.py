@@ -15,9 +15,8 @@ from strata.core_memory.files.domain.files import (
     folder_not_found,
 )
 from strata.core_memory.files.store.contents import drop_orphans
-from strata.core_memory.files.store.rows import FOLDER, to_folder
+from strata.core_memory.files.store.rows import FOLDER, KNOWN_AGENT, to_folder
 from strata.core_memory.files.store.transactions import once
-from strata.core_memory.store.queries import KNOWN_AGENT
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.db import Database
