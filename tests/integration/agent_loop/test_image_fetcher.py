@@ -99,10 +99,10 @@ async def test_slow_servers_of_one_project_leave_fetches_for_another() -> None:
 
     web: Any = SlowWeb()
     fetcher = WebImageFetcher(web)
+    urls = [f"https://slow.example/{n}" for n in range(30)]
     with context.use(as_project()):
-        waiting = [
-            asyncio.create_task(fetcher.fetch(f"https://slow.example/{n}")) for n in range(30)
-        ]
+        waiting = [asyncio.create_task(fetcher.fetch(url)) for url in urls]
+        await asyncio.sleep(0)
     with context.use(as_project()):
         assert await fetcher.fetch("https://fast.example/") == png()
     assert len(fetching) == 16
