@@ -7,7 +7,7 @@ import base64
 import re
 
 import pytest
-from playwright.async_api import Browser, FilePayload, Page, Request, expect
+from playwright.async_api import Browser, FilePayload, Page, Request, Route, expect
 
 from browser import Window, open_window
 from console_client import HOSTILE
@@ -177,6 +177,33 @@ async def test_any_number_of_runs_may_wait_in_a_conversation(
         await expect(runs.nth(number)).to_contain_text("Here it is.")
         await expect(runs.nth(number)).to_have_attribute("aria-busy", "false")
     assert window.faults == []
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_text_that_is_typed_while_a_message_is_sent_is_kept(
+    system: System, window: Window, accepted: bool
+) -> None:
+    system.model.respond(lambda _: say("Here it is."))
+    page, typed = window.page, asyncio.Event()
+
+    async def send_later(route: Route) -> None:
+        await typed.wait()
+        await (route.continue_() if accepted else route.abort())
+
+    await page.route("**/messages", send_later)
+    await open_chat(page, await system.make_agent())
+    message = page.get_by_label("Message", exact=True)
+    await message.fill("The first.")
+    async with page.expect_request("**/messages"):
+        await page.keyboard.press("Enter")
+    await page.keyboard.type("The second.")
+    typed.set()
+    if accepted:
+        await expect(page.locator("section.run")).to_contain_text("Here it is.")
+        await expect(message).to_have_value("The second.")
+    else:
+        await expect(message).to_have_value("The first.\nThe second.")
+        window.faults.clear()
 
 
 async def test_a_page_that_is_not_visible_has_no_stream(system: System, window: Window) -> None:

@@ -111,9 +111,24 @@
     // A run that was cancelled before its turn.
     const run = form.closest("[data-events][aria-busy=true]");
     if (run && !streams.has(run)) connectNow(run);
-    if (form.id !== "compose" || !event.detail.successful) return;
+    if (form.id !== "compose") return;
+    const typed = form.text.value;
+    if (!event.detail.successful) {
+      form.text.value = [sentText, typed].filter(Boolean).join("\n");
+      return;
+    }
     form.reset();
+    form.text.value = typed;
     toEnd();
+  });
+
+  // What is typed while a message is sent belongs to the next one.
+  let sentText = "";
+  document.addEventListener("htmx:beforeSend", (event) => {
+    const form = event.detail.elt;
+    if (form.id !== "compose") return;
+    sentText = form.text.value;
+    form.text.value = "";
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
