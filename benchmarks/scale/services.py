@@ -33,6 +33,7 @@ from strata.shared.migrate import RolePasswords, ServiceMigrations
 from strata.shared.search.embedding import Embedder
 from strata.shared.search.engines import open_embedder, open_vectors
 from strata.shared.search.vectors import VectorIndex
+from strata.shared.server import THREAD_TURN_S
 from strata.shared.service import BackgroundTasks
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
@@ -94,6 +95,8 @@ async def open_services(folder: Path, pid: int) -> AsyncIterator[Services]:
         folder: An empty folder that other users can pass through.
         pid: The root of the process tree with the engines.
     """
+    # As in a service.
+    sys.setswitchinterval(THREAD_TURN_S)
     async with AsyncExitStack() as stack:
         postgres = EmbeddedPostgres(folder / "postgres")
         await postgres.start()

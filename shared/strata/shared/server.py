@@ -45,9 +45,11 @@ from strata.shared.tracing.settings import TraceSettings
 if TYPE_CHECKING:
     from strata.shared.http_listener import HttpListener
 
-# How long a thread runs Python code before it lets another one run, such as the event loop.
-# With the default of 0.005, each event waits that long while a thread splits a text for the index.
-_THREAD_TURN_S = 0.001
+THREAD_TURN_S = 0.001
+"""How long a thread runs Python code before it lets another one run, such as the event loop.
+
+With the default of 0.005, each event waits that long while a thread splits a text for the index.
+"""
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
@@ -396,7 +398,7 @@ async def serve_service(
         ready: Called once calls are accepted.
     """
     warn_about_unknown_variables(TraceSettings)
-    sys.setswitchinterval(_THREAD_TURN_S)
+    sys.setswitchinterval(THREAD_TURN_S)
     with _Termination() as termination:
         try:
             async with (
