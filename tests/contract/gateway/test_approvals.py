@@ -253,3 +253,6 @@ async def test_pages_of_approvals_are_in_the_order_of_time(gateways: Gateways) -
     rest = await gateways.first.approvals(PROJECT, of_agent, after=first[-1].id, limit=2)
     assert [approval.id for approval in (*first, *rest)] == made
     assert await gateways.first.approvals(PROJECT, ApprovalFilter("x"), after=None, limit=2) == []
+    of_conversation = ApprovalFilter(conversation_id="conversation-1")
+    [approval] = await gateways.first.approvals(PROJECT, of_conversation, after=None, limit=2)
+    assert approval.id == made[1]

@@ -20,7 +20,7 @@ from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
-from strata.gateway.http import server_sent_events
+from strata.gateway.http import calls, server_sent_events
 from strata.gateway.http.openai_api import run_calls
 from whole_system import System
 
@@ -331,6 +331,25 @@ async def test_client_runs_its_tool_and_the_agent_continues(
         "0 is shown",
         "1 is shown",
     ]
+
+
+async def test_results_of_a_tool_are_matched_without_reading_requests_of_other_users(
+    system: System, sdk: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_APPROVALS_PAGE", 1)
+    await client_tool(system, "show_place")
+    agent = await system.make_agent(tools=["show_place"])
+    system.model.respond(lambda _: call("show_place", {"place": "Lisbon"}))
+    for user in ("ann", "bob", "cem"):
+        asked = await sdk.chat.completions.create(model=agent.name, messages=HELLO, user=user)
+    made = (asked.choices[0].message.tool_calls or [])[0]
+    system.model.respond(lambda _: say("There it is."))
+    result: Any = {"role": "tool", "tool_call_id": made.id, "content": "shown"}
+    assert system.meter is not None
+    async with system.meter.measure() as cost:
+        reply = await sdk.chat.completions.create(model=agent.name, messages=[result], user="cem")
+    assert reply.choices[0].message.content == "There it is."
+    assert cost.rpcs["ListApprovals"] == 1
 
 
 async def test_call_that_a_person_approves_is_refused_clearly(

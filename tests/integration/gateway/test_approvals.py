@@ -67,6 +67,20 @@ async def test_answer_continues_the_conversation(services: ScriptedServices) -> 
     assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
 
 
+async def test_requests_of_one_conversation_are_listed(services: ScriptedServices) -> None:
+    gateway = await services.gateway()
+    agent, approval_id = await open_approval(services, gateway)
+    await open_approval(services, gateway)
+    conversation_id = agent.replace("agent-", "conversation-")
+    request = pb.ListApprovalsRequest(conversation_id=conversation_id)
+    listed = await gateway.runs.ListApprovals(request, metadata=gateway.metadata)
+    assert [approval.request.approval_id for approval in listed.approvals] == [approval_id]
+    wrong = pb.ListApprovalsRequest(conversation_id="conversation-x")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await gateway.runs.ListApprovals(wrong, metadata=gateway.metadata)
+    assert reason(raised.value) == "INVALID_ID"
+
+
 async def test_call_of_a_changed_tool_can_only_be_denied_and_refused_answers_keep_it_pending(
     services: ScriptedServices,
 ) -> None:

@@ -77,7 +77,7 @@ async def events_of_run(call: Any) -> RunEvents:
 
 
 async def approvals_of(
-    runs: Any, agent_id: str, metadata: Any, *, include_decided: bool
+    runs: Any, agent_id: str, metadata: Any, *, conversation_id: str = "", include_decided: bool
 ) -> AsyncIterator[run_service_pb2.Approval]:
     """Yields the requests for decisions about tool calls of an agent, the oldest first.
 
@@ -85,6 +85,7 @@ async def approvals_of(
         runs: A stub of the run service.
         agent_id: The agent.
         metadata: The caller's credentials.
+        conversation_id: One of its conversations; empty for all.
         include_decided: Whether to yield decided ones too.
 
     Raises:
@@ -95,6 +96,7 @@ async def approvals_of(
         page = await runs.ListApprovals(
             run_service_pb2.ListApprovalsRequest(
                 agent_id=agent_id,
+                conversation_id=conversation_id,
                 include_decided=include_decided,
                 page_size=_APPROVALS_PAGE,
                 page_token=token,

@@ -155,7 +155,12 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
         return response.run
 
     async def list_approvals(
-        self, *, agent_id: AgentReference = "", include_decided: bool = False, page_size: int = 0
+        self,
+        *,
+        agent_id: AgentReference = "",
+        include_decided: bool = False,
+        page_size: int = 0,
+        conversation_id: str | agent_service_pb2.Conversation = "",
     ) -> AsyncGenerator[run_service_pb2.Approval, None]:
         """Lists approval requests of all agents of the project, oldest first.
 
@@ -167,11 +172,13 @@ class RunCalls(run_service_pb2_grpc.RunServiceStub):
             include_decided: True to list decided ones too.
             page_size: Approvals to return: 0 means 50, at most 100, since each contains all
                 arguments of its calls.
+            conversation_id: Only approvals of this conversation.
         """
         request = run_service_pb2.ListApprovalsRequest(
             agent_id=await agent_id_of(self.channel, agent_id),
             include_decided=include_decided,
             page_size=page_size,
+            conversation_id=id_of(conversation_id),
         )
         async for page in pages(self.ListApprovals, request):
             for item in page.approvals:

@@ -87,9 +87,10 @@ class RunCalls:
         metadata: Any,
     ) -> pb.RespondToApprovalRequest:
         contents = _by_call(agent_input.results)
-        async for approval in self._approvals(agent_id, request_id, metadata):
+        approvals = self._approvals(agent_id, conversation_id, request_id, metadata)
+        async for approval in approvals:
             calls = [call.tool_call_id for call in approval.request.tool_calls]
-            if approval.conversation_id != conversation_id or contents.keys().isdisjoint(calls):
+            if contents.keys().isdisjoint(calls):
                 continue
             if contents.keys() != set(calls):
                 raise ApiError(
@@ -111,12 +112,16 @@ class RunCalls:
         )
 
     async def _approvals(
-        self, agent_id: str, request_id: str, metadata: Any
+        self, agent_id: str, conversation_id: str, request_id: str, metadata: Any
     ) -> AsyncIterator[pb.Approval]:
         """Yields the open requests for results, then those that this request may have answered."""
         for include_decided in (False, True) if request_id else (False,):
             async for approval in approvals_of(
-                self._runs, agent_id, metadata, include_decided=include_decided
+                self._runs,
+                agent_id,
+                metadata,
+                conversation_id=conversation_id,
+                include_decided=include_decided,
             ):
                 yield approval
 

@@ -232,7 +232,9 @@ def approval_filter(request: pb.ListApprovalsRequest) -> ApprovalFilter:
     """
     if request.agent_id:
         check_id(request.agent_id, "agent", field="agent_id")
-    return ApprovalFilter(request.agent_id, request.include_decided)
+    if request.conversation_id:
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+    return ApprovalFilter(request.agent_id, request.include_decided, request.conversation_id)
 
 
 def approval_to_pb(approval: Approval) -> pb.Approval:

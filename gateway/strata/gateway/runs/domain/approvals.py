@@ -74,14 +74,15 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalFilter:
-    """Which approvals to list; an empty agent means all."""
+    """Which approvals to list; an empty agent or conversation means all."""
 
     agent_id: str = ""
     include_decided: bool = False
+    conversation_id: str = ""
 
     def scope(self) -> str:
         """Returns the filter as text, to bind page tokens to it."""
-        return f"approvals|{self.agent_id}|{self.include_decided}"
+        return f"approvals|{self.agent_id}|{self.include_decided}|{self.conversation_id}"
 
 
 @dataclass(frozen=True, slots=True)

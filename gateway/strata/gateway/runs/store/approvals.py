@@ -36,7 +36,7 @@ def _list_statement(filters: Iterable[str]) -> TextClause:
     """Returns the statement that lists approvals with the given filters.
 
     Args:
-        filters: Names of filters: agent_id, pending, after.
+        filters: Names of filters: agent_id, conversation_id, pending, after.
     """
     conditions = "".join(f" AND {_APPROVAL_FILTERS[name]}" for name in filters)
     return text(
@@ -52,6 +52,7 @@ SELECT organization_id, project_id, principal, scopes, max_steps FROM gateway.ru
 
 _APPROVAL_FILTERS = {
     "agent_id": "agent_id = :agent_id",
+    "conversation_id": "conversation_id = :conversation_id",
     "pending": PENDING_APPROVAL,
     "after": "id > :after",
 }
@@ -89,6 +90,7 @@ class PostgresApprovals(RunTables):
         """See `ApprovalStore.approvals`."""
         conditions: dict[str, object] = {
             "agent_id": which.agent_id,
+            "conversation_id": which.conversation_id,
             "pending": not which.include_decided,
             "after": after,
         }

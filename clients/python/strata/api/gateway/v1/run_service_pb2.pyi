@@ -827,6 +827,7 @@ class ListApprovalsRequest(_message.Message):
     INCLUDE_DECIDED_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Only approvals of this agent."""
     include_decided: _builtins.bool
@@ -835,6 +836,8 @@ class ListApprovalsRequest(_message.Message):
     """Approvals to return: 0 means 50, at most 100, since each contains all arguments of its calls."""
     page_token: _builtins.str
     """The next_page_token of the previous page."""
+    conversation_id: _builtins.str
+    """Only approvals of this conversation."""
     def __init__(
         self,
         *,
@@ -842,10 +845,11 @@ class ListApprovalsRequest(_message.Message):
         include_decided: _builtins.bool = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "include_decided", b"include_decided", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "include_decided", b"include_decided", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
