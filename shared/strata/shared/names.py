@@ -7,6 +7,8 @@ are identifiers.
 
 from __future__ import annotations
 
+import unicodedata
+
 from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.one_line import is_one_line
 
@@ -27,6 +29,9 @@ def name_problems(name: str, *, most: int = MAX_NAME_CHARS) -> list[str]:
         problems.append(f"has {len(name)} characters, at most {most} are allowed")
     if "/" in name or "\\" in name:
         problems.append("must not hold '/' or '\\'")
+    if name in (".", ".."):
+        # A client that exports files or passages to a folder would write elsewhere.
+        problems.append("must not be '.' or '..'")
     if not is_one_line(name):
         problems.append("must be one line without control characters")
     elif name != name.strip():
@@ -34,3 +39,11 @@ def name_problems(name: str, *, most: int = MAX_NAME_CHARS) -> list[str]:
     elif name and is_blank(name):
         problems.append(BLANK)
     return problems
+
+
+def composed(name: str) -> str:
+    """Returns a name in Unicode's composed form (NFC), so that equal looking names are equal.
+
+    macOS writes the names of files in the decomposed form.
+    """
+    return unicodedata.normalize("NFC", name)

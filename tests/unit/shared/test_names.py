@@ -26,6 +26,7 @@ GOOD = [
     "x" * 128,
 ]
 BAD = ["a/b", "a\\b", "a\nb", "a\rb", "a\tb", "a\0b", "a\x1b[31m", "a\x7f", "a\x85b", "a\u2028b"]
+BAD += [".", ".."]
 BAD += [" a", "a ", "x" * 1001, "a\u202eb", "\ud800", "\u200b", "\u3164\ufeff"]
 
 
@@ -62,6 +63,15 @@ def test_names_that_break_lines_paths_or_terminals_are_refused(name: str) -> Non
         with pytest.raises(InvalidArgumentError) as caught:
             door(name)
         assert {violation.field for violation in caught.value.violations} == {"name"}
+
+
+def test_names_of_files_and_folders_that_look_the_same_are_the_same() -> None:
+    composed, decomposed = "caf\u00e9.txt", "cafe\u0301.txt"
+    made = file_convert.to_new_folder(file_pb.CreateFolderRequest(name=decomposed))
+    header = file_convert.to_header(
+        file_pb.UploadFileHeader(folder_id=new_id("folder"), name=decomposed)
+    )
+    assert made.name == header.name == composed
 
 
 def test_a_name_is_required() -> None:

@@ -41,6 +41,7 @@ from strata.shared.idempotency.keys import (
     digest_of,
     request_id_violations,
 )
+from strata.shared.names import composed
 
 MAX_DESCRIPTION_CHARS = 5_000
 MAX_MEDIA_TYPE_CHARS = 200
@@ -82,7 +83,7 @@ def to_new_folder(message: pb.CreateFolderRequest) -> NewFolder:
     checks.text(message.description, "description", most=MAX_DESCRIPTION_CHARS)
     checks.text(message.instructions, "instructions", most=MAX_DESCRIPTION_CHARS)
     checks.done()
-    return NewFolder(message.name, message.description, message.instructions)
+    return NewFolder(composed(message.name), message.description, message.instructions)
 
 
 def to_header(message: pb.UploadFileHeader) -> UploadHeader:
@@ -94,7 +95,8 @@ def to_header(message: pb.UploadFileHeader) -> UploadHeader:
     _check_name(checks, message.name, "header.name")
     checks.text(message.media_type, "header.media_type", most=MAX_MEDIA_TYPE_CHARS)
     checks.done()
-    return UploadHeader(message.folder_id, message.name, message.media_type, message.replace)
+    name = composed(message.name)
+    return UploadHeader(message.folder_id, name, message.media_type, message.replace)
 
 
 def to_folder_id(folder_id: str) -> str:
