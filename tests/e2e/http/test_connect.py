@@ -177,6 +177,10 @@ async def test_text_form_of_grpc_web_streams(
     ("text", "status"),
     [
         (base64.b64encode(framed(agent_pb.GetAgentRequest(name="nobody").SerializeToString())), 5),
+        (
+            base64.encodebytes(framed(agent_pb.GetAgentRequest(name="n" * 90).SerializeToString())),
+            5,
+        ),
         (b"not base64!", 12),
         (b"", 12),
         (base64.b64encode(b"\0\0\0"), 3),

@@ -59,7 +59,8 @@ class _Decoded:
         if message["type"] != "http.request":
             return message
         more_body = message.get("more_body", False)
-        text = self._text + message.get("body", b"")
+        # Programs such as `base64` break lines.
+        text = self._text + message.get("body", b"").translate(None, b"\r\n")
         whole = len(text) - len(text) % _QUARTET if more_body else len(text)
         self._text = text[whole:]
         try:
