@@ -36,6 +36,7 @@ from strata.standalone.compose.progress import ProgressBar, Report, progress_lin
 from strata.standalone.compose.single import build_services
 from strata.standalone.compose.split import start_services
 from strata.standalone.data_folder import DataFolder
+from strata.standalone.ports import pick_port
 
 Announce = Callable[[Local, dict[str, int]], None]
 
@@ -81,7 +82,13 @@ def run_up(
                 bar.stop()
                 _announce_ready(console, local, pids)
 
-            runner.run(_serve(folder, options, announce))
+            try:
+                runner.run(_serve(folder, options, announce))
+            except ListenError:
+                if not _was_taken(port):
+                    raise
+                # Another Strata that started at the same moment has it now: take the next port.
+                runner.run(_serve(folder, options, announce))
     except ListenError as error:
         wrong = UsageError(f"Strata {error}. Choose another address or port, or 0 for a free port.")
         show_error(wrong)
@@ -95,6 +102,11 @@ def run_up(
     finally:
         folder.close()
     return 0
+
+
+def _was_taken(port: int) -> bool:
+    """Returns whether another process listens on the preferred port."""
+    return port > 0 and pick_port(port) != port
 
 
 async def _serve(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
