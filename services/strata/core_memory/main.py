@@ -137,6 +137,7 @@ def _file_parts(
         grep=Grep(PostgresTextStore(database), windows, clock),
         lines=LineReader(PostgresTextStore(database)),
         search=FileSearch(windows, index, clock),
+        knows_agent=PostgresBlockStore(database).knows_agent,
         deleted=wake,
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
+from strata.core_memory.domain.blocks import agent_not_found
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.files import convert
@@ -45,6 +46,7 @@ class FileParts:
         grep: Searches by pattern.
         search: Searches by meaning.
         lines: Reads lines.
+        knows_agent: Returns whether there is an agent.
         deleted: Called after a deletion.
     """
 
@@ -55,6 +57,7 @@ class FileParts:
     grep: Grep
     search: FileSearch
     lines: LineReader
+    knows_agent: Callable[[str], Awaitable[bool]]
     deleted: Callable[[], None]
 
 
@@ -69,6 +72,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
         self._grep = parts.grep
         self._search = parts.search
         self._lines = parts.lines
+        self._knows_agent = parts.knows_agent
         self._deleted = parts.deleted
 
     async def CreateFolder(
@@ -96,7 +100,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
         if agent_id:
             rows = await self._folders.of_agent(agent_id, str(after), count + 1)
             if not rows and not request.page_token:
-                await self._folders.check_agent(agent_id)
+                await self._check_agent(agent_id)
         else:
             rows = await self._folders.of_project(str(after), count + 1)
         page = Page.cut(rows, count, scope, lambda folder: [folder.name])
@@ -164,7 +168,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
             rows = await self._files.of_agent(agent_id, after, count + 1)
             windows = await self._files.open_of_agent(agent_id)
             if not rows and not request.page_token:
-                await self._folders.check_agent(agent_id)
+                await self._check_agent(agent_id)
         else:
             rows = await self._files.of_folder(folder_id, str(name), count + 1)
             windows = []
@@ -231,7 +235,7 @@ class FileServicer(pb_grpc.FileServiceServicer):
         query = convert.to_grep(request)
         page = await self._grep.search(query)
         if not page.matches:
-            await self._folders.check_agent(query.agent_id)
+            await self._check_agent(query.agent_id)
         return convert.grep_to_proto(page)
 
     async def ReadFile(self, request: pb.ReadFileRequest, context: Context) -> pb.ReadFileResponse:
@@ -251,8 +255,12 @@ class FileServicer(pb_grpc.FileServiceServicer):
         query = convert.to_search(request)
         findings = await self._search.search(query)
         if not findings.hits:
-            await self._folders.check_agent(query.agent_id)
+            await self._check_agent(query.agent_id)
         return convert.search_to_proto(findings)
+
+    async def _check_agent(self, agent_id: str) -> None:
+        if not await self._knows_agent(agent_id):
+            raise agent_not_found(agent_id)
 
 
 async def _chunks(requests: AsyncIterator[pb.UploadFileRequest]) -> AsyncIterator[bytes]:

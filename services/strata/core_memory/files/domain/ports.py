@@ -119,14 +119,6 @@ class FolderStore(Protocol):
         """Returns a folder; None if it does not exist."""
         ...
 
-    async def check_agent(self, agent_id: str) -> None:
-        """Refuses an agent that does not exist.
-
-        Raises:
-            NotFoundError: ``AGENT_NOT_FOUND``.
-        """
-        ...
-
     async def delete(self, folder_id: str) -> None:
         """Deletes a folder with its files, and contents that no other file has.
 

@@ -147,15 +147,6 @@ class PostgresFolderStore:
         folders = await self._read(_GET, folder=folder_id)
         return folders[0] if folders else None
 
-    async def check_agent(self, agent_id: str) -> None:
-        """Refuses an agent that does not exist.
-
-        Raises:
-            NotFoundError: ``AGENT_NOT_FOUND``.
-        """
-        if not await self._database.query(KNOWN_AGENT, agent=agent_id):
-            raise agent_not_found(agent_id)
-
     async def delete(self, folder_id: str) -> None:
         """Deletes a folder with its files, and contents that no other file has.
 
