@@ -13,7 +13,6 @@ from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.domain.prompt.compilation import AgentMemory, FileLimits, blocks_fingerprint
 from strata.core_memory.files.domain.directories import show_directories
-from strata.core_memory.files.store.rows import KNOWN_AGENT
 from strata.core_memory.files.store.views import PostgresViews
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
@@ -28,6 +27,7 @@ from strata.core_memory.store.queries import (
     project_blocks_statement,
 )
 from strata.core_memory.store.rows import to_block, to_version
+from strata.core_memory.store.statements import KNOWN_AGENT
 from strata.core_memory.store.unit import PostgresUnit
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project

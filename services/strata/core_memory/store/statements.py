@@ -240,3 +240,7 @@ VERSIONS_AT = text(
     " WHERE project_id = :project AND block_id = :block"
     " AND revision = ANY(CAST(:revisions AS bigint[]))"
 )
+KNOWN_AGENT = text(
+    "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
+)
+"""Returns a row if an agent exists."""

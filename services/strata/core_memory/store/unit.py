@@ -25,7 +25,7 @@ from strata.core_memory.domain.prompt.limits import (
     memory_too_large,
 )
 from strata.core_memory.domain.text_edits.messages import label_taken
-from strata.core_memory.files.store.rows import KNOWN_AGENT, to_prompt_limit
+from strata.core_memory.files.store.rows import to_prompt_limit
 from strata.core_memory.request_table import REQUESTS
 from strata.core_memory.store.queries import edits_parameters, edits_statement
 from strata.core_memory.store.rows import records, to_block, to_version
@@ -38,6 +38,7 @@ from strata.core_memory.store.statements import (
     FOLLOW,
     INSERT,
     INSERT_ALL,
+    KNOWN_AGENT,
     LABELS,
     LOCK_BLOCK,
     LOCK_BLOCKS,

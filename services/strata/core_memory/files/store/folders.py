@@ -15,7 +15,7 @@ from strata.core_memory.files.domain.files import (
     folder_not_found,
 )
 from strata.core_memory.files.store.contents import drop_orphans
-from strata.core_memory.files.store.rows import FOLDER, KNOWN_AGENT, to_folder
+from strata.core_memory.files.store.rows import FOLDER, to_folder
 from strata.core_memory.files.store.transactions import once
 from strata.shared.clock import Clock
 from strata.shared.context import current_project

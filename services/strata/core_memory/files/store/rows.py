@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row
 
 from strata.core_memory.domain.prompt.limits import PromptLimit
 from strata.core_memory.files.domain.files import File, FileState, Folder
@@ -26,10 +26,6 @@ FILE_TABLES = """
       ON c.project_id = f.project_id AND c.content_hash = f.content_hash
 """
 
-KNOWN_AGENT = text(
-    "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
-)
-"""Returns a row if an agent exists."""
 PROMPT_LIMIT = {
     "prompt_limit_bytes": "CAST(:limit AS bigint)",
     "prompt_line_numbers": ":line_numbers",
