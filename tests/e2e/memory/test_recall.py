@@ -116,7 +116,7 @@ async def test_without_a_summary_there_is_nothing_to_expand(
 
 
 async def test_search_results_have_the_reason_and_the_neighbours(
-    strata: Run, talk: agent_pb.Agent
+    strata: Run, system: System, talk: agent_pb.Agent
 ) -> None:
     done = await strata(
         "recall", "search", talk.name, "passport", "-n", "1", "-C", "1", "--explain"
@@ -127,9 +127,10 @@ async def test_search_results_have_the_reason_and_the_neighbours(
     assert hit[2] == "My passport number is X77-231."
     assert hit[4]
     assert (after[1], after[2], after[4]) == ("assistant", "| Noted.", "")
+    request = agent_pb.CreateConversationRequest(agent_id=talk.id)
+    other = (await system.agents.CreateConversation(request)).conversation
     elsewhere = await strata(
-        *("recall", "search", talk.name, "passport", "--explain"),
-        *("--conversation", new_id("conversation")),
+        *("recall", "search", talk.name, "passport", "--explain"), *("--conversation", other.id)
     )
     assert rows(elsewhere.out) == []
     assert "conversation_id excludes" in elsewhere.err

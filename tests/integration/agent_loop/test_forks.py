@@ -305,7 +305,8 @@ async def test_an_export_has_all_messages_in_order(services: InnerServices) -> N
         "here",
         "there",
     ]
-    assert await exported(agent_id=new_id("agent")) == []
+    with pytest.raises(NotFoundError):
+        await exported(agent_id=new_id("agent"))
     for wrong in ({}, {"agent_id": agent.id, "conversation_id": made.id}):
         with pytest.raises(InvalidArgumentError):
             await exported(**wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from strata.client.errors import UnreachableError
 from strata.protocol.errors import InternalError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.one_line import UNSAFE_CODES, clipped
-from strata.shared.tool_returns import result_of
+from strata.shared.tool_returns import packed, result_of
 
 
 @given(st.text())
@@ -71,6 +72,7 @@ def test_names_may_look_like_ids() -> None:
 
 
 def test_tool_calls_and_returns_are_printed_readably() -> None:
+    content = packed("OK", "y", datetime.now(UTC))
     message = message_pb2.Message(
         parts=[
             message_pb2.Part(reasoning=message_pb2.ReasoningPart(text="hm")),
@@ -78,9 +80,7 @@ def test_tool_calls_and_returns_are_printed_readably() -> None:
             message_pb2.Part(
                 tool_call=message_pb2.ToolCallPart(name="look", arguments='{"at": "x"}')
             ),
-            message_pb2.Part(
-                tool_return=message_pb2.ToolReturnPart(name="look", content='{"message": "y"}')
-            ),
+            message_pb2.Part(tool_return=message_pb2.ToolReturnPart(name="look", content=content)),
         ]
     )
     assert text_of(message) == 'I look. → look(at="x") ← look: y'

@@ -108,8 +108,8 @@ def http_application(
         middleware=[_cors(origins)] if origins else [],
         exception_handlers={HTTPException: _refused, ClientDisconnect: _left},
     )
-    identified = RequestIds(application)
-    return identified if tracer is None else TracedRequests(identified, tracer)
+    # The traces read the route from the scope, of which `RequestIds` passes on a copy.
+    return RequestIds(application if tracer is None else TracedRequests(application, tracer))
 
 
 def _rpcs(
