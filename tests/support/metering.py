@@ -2,9 +2,9 @@
 
 The product does not depend on it. Textual statements pass `DatabaseConnection.run`, all others
 SQLAlchemy, whose events report them; BEGIN and COMMIT are taken from the driver's query log. A
-statement outside of a transaction block commits itself. `application_name` identifies the service;
-background work (the search for waiting runs, the indexer) is identified by its empty request
-context.
+statement outside of a transaction block commits itself. `application_name` identifies the service.
+Background work has no request (the search for waiting runs, the indexer), or calls other services
+as a caller of `ProjectCallers` (a deletion that is repeated).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
+from strata.gateway.project_callers import ProjectCallers
 from strata.gateway.runs.events import live_run
-from strata.shared.context import current
+from strata.shared.context import Caller, current
 from strata.shared.db.connections import DatabaseConnection, StatementResult
 from strata.shared.db.driver_statements import DriverStatement
 from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS
@@ -158,6 +159,7 @@ class SqlMeter:
     def __init__(self, databases: Iterable[tuple[int | None, str | None]] = ()) -> None:
         self.databases = set(databases)
         self._cost: Cost | None = None
+        self._background_principals: set[str] = set()
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -170,10 +172,21 @@ class SqlMeter:
             self._statement(connection.driver, statement.sql)
             return await run(connection, statement, values)
 
+        caller_of = ProjectCallers.of
+
+        async def noted(
+            callers: ProjectCallers, project_id: str, principal: str, scopes: Iterable[str]
+        ) -> Caller | None:
+            self._background_principals.add(principal)
+            return await caller_of(callers, project_id, principal, scopes)
+
         event.listen(Engine, "before_cursor_execute", self._cursor_statement)
         event.listen(Pool, "connect", self._connected)
         try:
-            with patch.object(DatabaseConnection, "run", counted):
+            with (
+                patch.object(DatabaseConnection, "run", counted),
+                patch.object(ProjectCallers, "of", noted),
+            ):
                 yield
         finally:
             event.remove(Engine, "before_cursor_execute", self._cursor_statement)
@@ -190,7 +203,7 @@ class SqlMeter:
         if self._cost is None or not self._watches(driver):
             return
         service = _service(driver)
-        is_of_call = bool(current().request_id)
+        is_of_call = self._serves_call()
         kind = self._cost.statements if is_of_call else self._cost.background
         kind.append((service, " ".join(sql.split())[:100]))
         if is_of_call and not driver.is_in_transaction():
@@ -205,7 +218,7 @@ class SqlMeter:
             is_begin = logged.query.startswith("BEGIN")
             if is_begin:
                 begun[0] = logged.query
-            if self._cost is None or not (current().request_id and self._watches(driver)):
+            if self._cost is None or not (self._serves_call() and self._watches(driver)):
                 return
             if is_begin or logged.query == "COMMIT":
                 self._cost.control[service] += 1
@@ -214,6 +227,13 @@ class SqlMeter:
                 (self._cost.reads if read_only else self._cost.commits)[service] += 1
 
         driver.add_query_logger(seen)
+
+    def _serves_call(self) -> bool:
+        context = current()
+        caller = context.caller
+        return bool(context.request_id) and (
+            caller is None or caller.principal not in self._background_principals
+        )
 
     def _watches(self, driver: Any) -> bool:
         # asyncpg has no public attribute for them.

@@ -9,8 +9,11 @@ from sqlalchemy import text
 
 from metering import Meter, SqlMeter
 from nested_transactions import port_and_name
+from strata.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
+from strata.gateway.project_callers import ProjectCallers
 from strata.recall.migrations import MIGRATIONS
-from strata.shared.context import RequestContext, use
+from strata.shared.auth import TokenSigner, generate_key_pair
+from strata.shared.context import Caller, RequestContext, use
 from strata.shared.db import Database
 from strata.shared.telemetry import Telemetry
 
@@ -70,6 +73,27 @@ async def test_background_work_is_counted_separately(databases: Any) -> None:
 
     assert [statement for _, statement in cost.background] == ["SELECT 1"]
     assert not cost.statements
+    assert not cost.commits
+
+
+async def test_calls_that_background_work_makes_are_counted_separately(databases: Any) -> None:
+    urls = await databases.of(GATEWAY_MIGRATIONS)
+    sql = SqlMeter([port_and_name(urls.service_url)])
+    with sql.on():
+        database = Database(urls.service_url, application_name="strata-example")
+        callers = ProjectCallers(TokenSigner(generate_key_pair()[0]), database)
+        assert await callers.of("p", "deletion", ()) is None, "there is no such project"
+        served = RequestContext(Caller("o", "p", "deletion"), request_id="request-1")
+        with use(served):
+            async with (
+                Meter(sql, Telemetry()).measure() as cost,
+                database.transaction(project_id="p") as connection,
+            ):
+                await connection.execute(text("SELECT 1"))
+        await database.close()
+
+    assert [statement for _, statement in cost.background] == ["SELECT 1"]
+    assert cost.sql == 0
     assert not cost.commits
 
 
