@@ -17,6 +17,7 @@ from strata.agent_loop.domain.model.proofs import is_thought, thought
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.loop.storable_pieces import CallIds
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON, TOO_DEEP
+from strata.shared.bounded_validator import TooCostlyError
 from strata.shared.json_text import (
     MAX_JSON_DEPTH,
     JsonTextError,
@@ -27,6 +28,8 @@ from strata.shared.json_text import (
 from strata.shared.tool_arguments import ArgumentsError, fit_arguments
 
 _MAX_SHOWN = 200
+# About 15 ms.
+_MOST_STEPS = 5_000
 
 
 def tidy(reply: ModelReply, used_ids: Collection[str]) -> ModelReply:
@@ -88,6 +91,27 @@ def fitted(tool: Tool, arguments: str) -> tuple[str, str | None]:
     except ArgumentsError as error:
         return arguments, str(error)
     return json.dumps(fitting, ensure_ascii=False), None
+
+
+def invalid_arguments(tool: Tool, arguments: str) -> str | None:
+    """Returns the error text for arguments that do not fit the schema of a tool; None if they fit.
+
+    The service that runs the tool checks them as well. Here it is checked that nobody is asked to
+    approve a call that would fail. A check that takes long is left to that service.
+
+    Args:
+        tool: The tool.
+        arguments: A JSON object, or blank.
+    """
+    try:
+        fit_arguments(
+            tool.name, tool.schema.parameters, arguments.strip() or "{}", most_steps=_MOST_STEPS
+        )
+    except ArgumentsError as error:
+        return str(error)
+    except TooCostlyError:
+        return None
+    return None
 
 
 def runnable(call: ToolCall) -> ToolCall:

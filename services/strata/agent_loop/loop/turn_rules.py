@@ -22,7 +22,7 @@ from strata.agent_loop.domain.model.chat import (
 )
 from strata.agent_loop.domain.run.journal import StepRecord
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.calls import fitted, refusal, runnable
+from strata.agent_loop.loop.calls import fitted, invalid_arguments, refusal, runnable
 from strata.agent_loop.loop.replies_in_json import with_json_replies
 from strata.agent_loop.loop.strategy import V3, LoopStrategy, StepEnd, heartbeats_of, strategy_of
 from strata.agent_loop.rules.history import Called, called_by, calls_of
@@ -244,8 +244,8 @@ class StepRules:
     def asks(self, reply: ModelReply, toolset: ToolSet) -> list[ToolCall]:
         """Returns the calls of a reply that need a person's decision, as they would be run.
 
-        Calls that the rules refuse are left out. If calls run sequentially, a later call may still
-        be refused after a person approved it.
+        Calls that the rules refuse are left out, and calls with invalid arguments. If calls run
+        sequentially, a later call may still be refused after a person approved it.
         """
         before, gated, tainted = list(self.history), [], self.tainted
         for number, call in enumerate(reply.tool_calls):
@@ -254,10 +254,13 @@ class StepRules:
                 verdict = self._of(call, toolset, reply.finish_reason, last=last)
             else:
                 verdict = self._by_rules(call, before, toolset, reply.finish_reason, last=last)
+            is_gated = self._gated(call.name, toolset, tainted=tainted)
+            if is_gated:
+                verdict = _with_valid_arguments(call.name, verdict, toolset)
             if verdict.refusal is not None:
                 continue
             before.append(Called(call.name))
-            if self._gated(call.name, toolset, tainted=tainted):
+            if is_gated:
                 gated.append(replace(call, arguments=verdict.arguments))
             tainted = tainted or self.taints(call, toolset)
         return gated
@@ -297,7 +300,10 @@ class StepRules:
             problem = refusal(call, toolset, finish, last=last) or self._changed(call, toolset)
             return CallVerdict(call.arguments, problem)
         verdict = self._by_rules(call, before, toolset, finish, last=last)
-        if verdict.refusal is None and self._gated(call.name, toolset, tainted=tainted):
+        if not self._gated(call.name, toolset, tainted=tainted):
+            return verdict
+        verdict = _with_valid_arguments(call.name, verdict, toolset)
+        if verdict.refusal is None:
             # An earlier call of the same reply returned unexpected untrusted content.
             why = _waits_for(call.name, toolset)
             return CallVerdict(call.arguments, f"{why}; it was not run. Call it alone.")
@@ -441,6 +447,14 @@ class StepRules:
 def _last_visible(messages: Sequence[Message]) -> Message | None:
     """Returns the last message that is not hidden from the user."""
     return next((message for message in reversed(messages) if not message.hidden), None)
+
+
+def _with_valid_arguments(name: str, verdict: CallVerdict, toolset: ToolSet) -> CallVerdict:
+    """Refuses a call that a person would have to decide about if its arguments are invalid."""
+    tool = toolset.find(name)
+    if verdict.refusal is not None or tool is None or tool.by_client:
+        return verdict
+    return replace(verdict, refusal=invalid_arguments(tool, verdict.arguments))
 
 
 def _waits_for(name: str, toolset: ToolSet) -> str:

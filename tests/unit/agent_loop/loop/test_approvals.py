@@ -140,14 +140,46 @@ async def test_no_approval_is_requested_for_refused_calls() -> None:
     assert roles(harness) == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_an_approval_request_shows_prefilled_arguments() -> None:
-    harness = gated_harness("acts")
-    prefilling = ToolRule(ToolRuleType.RUN_FIRST, "acts", prefilled={"acts": '{"x": 1}'})
-    rule(harness, prefilling, tools=("acts",))
+def take_an_integer(harness: LoopHarness) -> None:
+    """Gives all tools an argument ``x``."""
     toolset = harness.tools.toolset
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     tools = (replace(t, schema=replace(t.schema, parameters=schema)) for t in toolset.tools)
     harness.tools.toolset = replace(toolset, tools=tuple(tools))
+
+
+async def test_no_approval_is_requested_for_a_call_with_invalid_arguments() -> None:
+    harness = gated_harness("acts")
+    take_an_integer(harness)
+    wrong = replace(harness.calls(), tool_calls=(ToolCall("wrong", "acts", '{"x": "two"}'),))
+    sink = await harness.run(None, wrong, reply("Oh."))
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert roles(harness) == ["user", "assistant", "tool", "assistant"]
+    [message] = return_messages(harness)
+    assert message.startswith("Invalid arguments for acts: ")
+    assert harness.tools.batches == []
+
+
+async def test_an_approval_covers_only_the_calls_with_valid_arguments() -> None:
+    harness = gated_harness("acts")
+    take_an_integer(harness)
+    calls = (ToolCall("wrong", "acts", '{"x": "two"}'), ToolCall("right", "acts", '{"x": 2}'))
+    await harness.run(None, replace(harness.calls(), tool_calls=calls))
+    assert [call.id for call in asked(harness).tool_calls] == ["right"]
+    await harness.run(with_answer(harness, yes(asked(harness))), reply("Done."))
+
+    wrong, right = return_messages(harness)
+    assert wrong.startswith("Invalid arguments for acts: ")
+    assert right == "did acts"
+    assert acts(harness) == {"right": 1}
+
+
+async def test_an_approval_request_shows_prefilled_arguments() -> None:
+    harness = gated_harness("acts")
+    prefilling = ToolRule(ToolRuleType.RUN_FIRST, "acts", prefilled={"acts": '{"x": 1}'})
+    rule(harness, prefilling, tools=("acts",))
+    take_an_integer(harness)
     await harness.run(None, harness.calls("acts"))
     [call] = asked(harness).tool_calls
     assert json.loads(call.arguments) == {"x": 1}
