@@ -117,7 +117,8 @@ def act(name: str, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 -
         case "photograph":
             data = b"GIF89a\1\0\1\0".ljust(int(arguments["size"]), b"\0")
             encoded = base64.b64encode(data).decode()
-            return {"content": [{"type": "image", "mimeType": "image/gif", "data": encoded}]}
+            image = {"type": "image", "mimeType": "image/gif", "data": encoded}
+            return {"content": [image] * arguments.get("count", 1)}
         case "cut":
             return text("a cut text: \ud83d")
         case "change":

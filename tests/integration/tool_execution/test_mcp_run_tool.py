@@ -12,6 +12,7 @@ from mcp_support import Mcp, tool
 from strata.api.common.v1 import message_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.protocol.images import MAX_IMAGE_BYTES
+from strata.shared.settings import MIB
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
@@ -51,6 +52,18 @@ async def test_the_largest_image_fits_into_a_message_of_a_server(mcp: Mcp) -> No
     ran = await run(mcp, "painter__photograph", size=MAX_IMAGE_BYTES)
     [image] = ran.tool_return.images
     assert (image.media_type, len(image.data)) == ("image/gif", MAX_IMAGE_BYTES)
+
+
+async def test_images_that_a_client_could_not_receive_are_returned_without_their_bytes(
+    mcp: Mcp,
+) -> None:
+    await mcp.program("painter", tool("photograph"))
+    ran = await run(mcp, "painter__photograph", size=1_500_000, count=4)
+    images = ran.tool_return.images
+    assert [len(image.data) for image in images] == [1_500_000, 1_500_000, 0, 0]
+    assert [image.size_bytes for image in images] == [1_500_000] * 4
+    assert len({image.image_id for image in images}) == 1
+    assert ran.ByteSize() < MIB * 4, "the limit of a gRPC client"
 
 
 async def test_arguments_are_checked_before_the_server_is_called(mcp: Mcp) -> None:

@@ -18,6 +18,7 @@ from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
 from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import Isolation, RunStatus
+from strata.shared.settings import KIB, MIB
 from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
 from strata.tool_execution.convert import execution as convert
@@ -45,6 +46,11 @@ MAX_PAGE_SIZE = 500
 DEFAULT_HITS = 5
 MAX_HITS = 50
 MAX_QUERY = 1_000
+MAX_RESPONSE_BYTES = 4 * MIB - 64 * KIB
+"""Size of the response to RunTool: by default a gRPC client receives at most 4 MiB.
+
+A larger response would be refused after the tool ran.
+"""
 
 
 class ToolServicer(pb_grpc.ToolServiceServicer):
@@ -183,7 +189,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             status, value, blocks, end = error.status, str(error), {}, error.end
             output = Output(None, printed=error.printed)
         content, _ = pack(status, value, self._clock.now(), tool.return_char_limit)
-        return pb.RunToolResponse(
+        response = pb.RunToolResponse(
             tool_return=common.ToolReturnPart(
                 name=tool.name,
                 status=STATUSES.to_proto[status],
@@ -198,6 +204,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             changed_blocks=blocks,
             end=convert.ENDS.to_proto[end] if end is not None else pb.RUN_TOOL_END_UNSPECIFIED,
         )
+        _drop_image_bytes(response, MAX_RESPONSE_BYTES)
+        return response
 
     async def GetToolRunner(
         self, request: pb.GetToolRunnerRequest, context: Context
@@ -245,6 +253,14 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
                 "a custom tool or a tool of an MCP server",
             )
         return tool, runnable.sealed
+
+
+def _drop_image_bytes(response: pb.RunToolResponse, most: int) -> None:
+    """Removes the bytes of the last images until the response has at most `most` bytes."""
+    for image in reversed(response.tool_return.images):
+        if response.ByteSize() <= most:
+            return
+        image.ClearField("data")
 
 
 def _agent_of(request: pb.RunToolRequest) -> str:

@@ -624,7 +624,9 @@ class RunToolResponse(_message.Message):
     """How it ended. If a limit was reached, the return names it."""
     @_builtins.property
     def tool_return(self) -> _message_pb2.ToolReturnPart:
-        """The return; images with their bytes."""
+        """The return; images with their bytes. The last images have no bytes if the response would be
+        larger than 4 MiB, which by default is the most that a gRPC client receives.
+        """
 
     @_builtins.property
     def changed_blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
