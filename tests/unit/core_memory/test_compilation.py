@@ -22,32 +22,57 @@ QUERY = CompileQuery("agent-1", MemoryForm.of("", line_numbers=False))
 
 
 @dataclass
+class Folders:
+    """The folders in a snapshot of a `Memory`."""
+
+    memory: Memory
+    agent_id: str
+    limits: FileLimits
+
+    @property
+    def fingerprint(self) -> str:
+        return self.memory.fingerprint
+
+    def render(self, labels: Sequence[str]) -> str:
+        self.memory.rendered.append((self.agent_id, labels, self.limits))
+        return f"<directories>{self.memory.folder}</directories>" if self.memory.folder else ""
+
+
+@dataclass
 class Memory:
-    """An agent's memory with one block and optionally a folder, whose text a test can set."""
+    """An agent's memory with one block and optionally a folder, whose texts a test can set.
+
+    Attributes:
+        next_value: The value that the block has from the first snapshot on, if it differs.
+    """
 
     value: str = "a"
     folder: str = ""
+    next_value: str | None = None
     reads: int = 0
     rendered: list[tuple[str, Sequence[str], FileLimits]] = field(default_factory=list)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Memory]:
+        self.value, self.next_value = self.next_value or self.value, None
         yield self
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.value}+{self.folder}" if self.folder else self.value
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         self.reads += 1
-        name = f"{self.value}+{self.folder}" if self.folder else self.value
-        value = "" if name == known_fingerprint else self.value
+        value = "" if self.fingerprint == known_fingerprint else self.value
         block = Block("block-1", "human", value, "About.", 100, False, 3, NOW, NOW)
-        return AgentMemory(name, [block], {"human": len(self.value)}, bool(self.folder))
+        return AgentMemory(self.fingerprint, [block], {"human": len(self.value)}, bool(self.folder))
 
     async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
         block = Block("block-1", "human", "past", "About.", 100, False, 1, NOW, time)
         return AgentMemory("past", [block], {"human": 4})
 
-    async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
-        self.rendered.append((agent_id, labels, limits))
-        return f"<directories>{self.folder}</directories>"
+    async def directories(self, agent_id: str, limits: FileLimits) -> Folders:
+        return Folders(self, agent_id, limits)
 
 
 async def compiled(memory: Memory, query: CompileQuery = QUERY) -> Compiled:
@@ -72,9 +97,19 @@ async def test_folders_are_rendered_last_and_read_only_if_attached() -> None:
     assert section is not None
     assert section.endswith("</memory_blocks>\n\n<directories>f</directories>")
     assert memory.rendered == [("agent-1", ["human"], limits)]
+    assert memory.reads == 1, "the values of the blocks are sent once"
     without = Memory()
     assert not (await compiled(without)).has_folders
     assert (without.reads, without.rendered) == (1, [])
+
+
+async def test_blocks_that_change_before_the_folders_are_read_are_read_again() -> None:
+    memory = Memory(folder="f", next_value="b")
+    section = await compiled(memory)
+    assert section.section is not None
+    assert "\nb\n" in section.section
+    assert section.revision == (await compiled(Memory("b", "f"))).revision
+    assert memory.reads == 2
 
 
 async def test_the_revision_depends_on_form_and_limits() -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Row
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.ports import LabelledBlock, Unit
 from strata.core_memory.domain.prompt.compilation import AgentMemory, FileLimits, blocks_fingerprint
-from strata.core_memory.files.domain.directories import show_directories
+from strata.core_memory.files.domain.directories import Directories, read_directories
 from strata.core_memory.files.store.views import PostgresViews
 from strata.core_memory.store.queries import (
     AGENT_BLOCKS,
@@ -22,6 +22,7 @@ from strata.core_memory.store.queries import (
     LABELLED,
     LAST_LABELLED,
     MEMORY,
+    MEMORY_FOLDERS,
     VALUES,
     VERSIONS,
     project_blocks_statement,
@@ -168,16 +169,16 @@ class PostgresSnapshot:
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
-        self._views = PostgresViews(connection)
+        self._views = PostgresViews(connection, MEMORY_FOLDERS)
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """Returns the agent's blocks, without values if the fingerprint is the known one."""
         bound = {"project": current_project(), "agent": agent_id, "known": known_fingerprint}
         return _agent_memory((await self._connection.execute(MEMORY, bound)).all())
 
-    async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
-        """Returns the ``<directories>`` element; empty if no folder is attached."""
-        return (await show_directories(self._views, agent_id, labels, limits)).text
+    async def directories(self, agent_id: str, limits: FileLimits) -> Directories:
+        """Returns the folders with the texts of open files, and the fingerprint of the memory."""
+        return await read_directories(self._views, agent_id, limits)
 
 
 def _agent_memory(rows: Sequence[Row[Any]]) -> AgentMemory:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import TextClause, text
 
 from strata.core_memory.domain.blocks import EditSelection
-from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT
+from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT, folders_statement
 from strata.core_memory.store.rows import BLOCK, content_of
 from strata.shared.db import text_with_columns
 
@@ -17,6 +17,8 @@ _READ = (
     f"attached.id, {content_of('attached', without='value')}, create_time, update_time,"
     " delete_time, char_count, fingerprint, has_folders"
 )
+_BLOCKS_DIGEST = "coalesce(md5(string_agg(id || '@' || revision, ',' ORDER BY position)), '0')"
+_FINGERPRINT = "blocks || CASE directories WHEN '' THEN '' ELSE '+' || md5(directories) END"
 MEMORY = text_with_columns(
     f"""
     WITH attached AS (
@@ -24,15 +26,9 @@ MEMORY = text_with_columns(
         JOIN core_memory.blocks b ON b.project_id = x.project_id AND b.id = x.block_id
         WHERE x.project_id = :project AND x.agent_id = :agent
     ), digests AS (
-        SELECT coalesce(md5(string_agg(id || '@' || revision, ',' ORDER BY position)), '0')
-                   AS blocks,
-               ({DIRECTORIES_FINGERPRINT}) AS directories
-        FROM attached
+        SELECT {_BLOCKS_DIGEST} AS blocks, ({DIRECTORIES_FINGERPRINT}) AS directories FROM attached
     ), memory_state AS (
-        SELECT blocks || CASE directories WHEN '' THEN '' ELSE '+' || md5(directories) END
-                   AS fingerprint,
-               directories <> '' AS has_folders
-        FROM digests
+        SELECT {_FINGERPRINT} AS fingerprint, directories <> '' AS has_folders FROM digests
     )
     SELECT {_READ},
            CASE WHEN fingerprint = :known THEN '' ELSE value END AS value,
@@ -45,6 +41,18 @@ MEMORY = text_with_columns(
     """,
     f"{_READ}, value, agent_ids",
 )
+MEMORY_FOLDERS = folders_statement(
+    f"""(
+    SELECT {_FINGERPRINT}
+      FROM (SELECT {_BLOCKS_DIGEST} AS blocks, ({DIRECTORIES_FINGERPRINT}) AS directories
+              FROM (SELECT b.id, b.revision, x.position
+                      FROM core_memory.attachments x
+                      JOIN core_memory.blocks b
+                        ON b.project_id = x.project_id AND b.id = x.block_id
+                     WHERE x.project_id = :project AND x.agent_id = :agent) blocks) digests)
+    """
+)
+"""The folders of an agent with the fingerprint that `MEMORY` returns."""
 BLOCK_BY_ID = text(
     f"SELECT {BLOCK} FROM core_memory.blocks b WHERE b.project_id = :project AND b.id = :block"
 )

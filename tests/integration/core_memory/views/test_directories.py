@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from block_records import insert, make
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.files.domain.file_windows import OpenWindows, WindowRequest
@@ -19,7 +20,7 @@ LIMITS = FileLimits(max_open=5, view_chars=1_000)
 
 async def shown(files: Any, agent: str, limits: FileLimits = LIMITS) -> str:
     async with PostgresBlockStore(files.database).snapshot() as snapshot:
-        return await snapshot.directories(agent, ["human"], limits)
+        return (await snapshot.directories(agent, limits)).render(["human"])
 
 
 async def opened(files: Any, agent: str, *requests: WindowRequest) -> None:
@@ -169,6 +170,25 @@ async def test_empty_lines_and_empty_files_keep_their_numbers(files: Any) -> Non
     assert "[Viewing lines 2 to 3 (out of 4 lines)]\n2: \n3: x\n</value>" in await shown(
         files, agent
     )
+
+
+async def test_folders_have_the_fingerprint_of_the_memory_they_belong_to(files: Any) -> None:
+    folder = await files.seeds.folder("docs")
+    await files.seeds.file(folder, "a.txt", "one\ntwo\n")
+    agent = await files.seeds.agent(folder)
+    store = PostgresBlockStore(files.database)
+    fingerprints = set()
+    for label in ("human", "persona"):
+        await insert(store, make(label), agent=agent)
+        async with store.snapshot() as snapshot:
+            folders = await snapshot.directories(agent, LIMITS)
+        assert folders.fingerprint == (await store.agent_memory(agent, "")).fingerprint
+        fingerprints.add(folders.fingerprint)
+    await opened(files, agent, WindowRequest("docs/a.txt"))
+    async with store.snapshot() as snapshot:
+        folders = await snapshot.directories(agent, LIMITS)
+    assert folders.fingerprint == (await store.agent_memory(agent, "")).fingerprint
+    assert len(fingerprints | {folders.fingerprint}) == 3
 
 
 async def test_rendering_costs_two_statements(files: Any) -> None:

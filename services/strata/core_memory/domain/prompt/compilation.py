@@ -103,6 +103,23 @@ class Compiled:
         return max((block.update_time for block in self.blocks), default=None)
 
 
+class FolderSnapshot(Protocol):
+    """An agent's folders and the texts of its open files, as a snapshot has them."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the agent's memory in the snapshot."""
+        ...
+
+    def render(self, labels: Sequence[str]) -> str:
+        """Returns the ``<directories>`` element; empty if no folder is attached.
+
+        Args:
+            labels: Labels of the agent's blocks, which are tags of the prompt too.
+        """
+        ...
+
+
 class MemorySnapshot(Protocol):
     """Reads an agent's memory from one snapshot of the database."""
 
@@ -113,14 +130,8 @@ class MemorySnapshot(Protocol):
         """
         ...
 
-    async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
-        """Returns the ``<directories>`` element; empty if no folder is attached.
-
-        Args:
-            agent_id: The agent.
-            labels: Labels of its blocks, which are tags of the prompt too.
-            limits: How much is shown.
-        """
+    async def directories(self, agent_id: str, limits: FileLimits) -> FolderSnapshot:
+        """Returns the agent's folders, and as much of its open files as is shown."""
         ...
 
 
@@ -168,14 +179,15 @@ async def _read(
     if query.as_of is not None:
         return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
     # Blocks are read in one statement, which is a snapshot by itself. Folders need further
-    # statements in the same snapshot.
+    # statements, in a snapshot that is later: blocks are read again only if they changed meanwhile.
     memory = await reader.agent_memory(query.agent_id, client_fingerprint)
     if memory.fingerprint == client_fingerprint or not memory.has_folders:
         return memory, ""
     async with reader.snapshot() as snapshot:
-        memory = await snapshot.agent_memory(query.agent_id, "")
-        labels = [block.label for block in memory.blocks]
-        return memory, await snapshot.directories(query.agent_id, labels, query.limits)
+        folders = await snapshot.directories(query.agent_id, query.limits)
+        if folders.fingerprint != memory.fingerprint:
+            memory = await snapshot.agent_memory(query.agent_id, "")
+    return memory, folders.render([block.label for block in memory.blocks])
 
 
 def blocks_fingerprint(blocks: Sequence[Block]) -> str:

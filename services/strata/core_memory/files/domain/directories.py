@@ -237,14 +237,27 @@ def attribute(text: str) -> str:
     return html.escape(one_line(text)).replace("&#x27;", "'")
 
 
+@dataclass(frozen=True, slots=True)
+class AgentFolders:
+    """The folders of an agent, without the texts of files.
+
+    Attributes:
+        folders: In order of attachment.
+        closed: Names of files that were closed because the prompt had no space for them.
+        fingerprint: The fingerprint of the memory that the folders belong to; empty if the views
+            do not read it.
+    """
+
+    folders: Sequence[FolderView]
+    closed: Sequence[str] = ()
+    fingerprint: str = ""
+
+
 class Views(Protocol):
     """Reads folders and texts. Every method is one statement."""
 
-    async def folders(self, agent_id: str) -> tuple[Sequence[FolderView], Sequence[str]]:
-        """Returns the agent's folders in order of attachment, and names of closed files.
-
-        It names the files that were closed because the prompt had no space for them.
-        """
+    async def folders(self, agent_id: str) -> AgentFolders:
+        """Returns the agent's folders."""
         ...
 
     async def texts(self, windows: Sequence[FileWindow], chars: int) -> Mapping[str, str]:
@@ -258,39 +271,58 @@ class Views(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedDirectories:
-    """The rendered folders of an agent.
+class Directories:
+    """The folders of an agent, with the texts of its open files.
 
     Attributes:
-        text: The ``<directories>`` element; empty if no folder is attached.
-        file_bytes: UTF-8 bytes that are rendered of each open file, by id of file.
+        agent_folders: The folders.
+        texts: By id of file, as `render_directories` takes them.
+        limits: How much of files is rendered.
     """
 
-    text: str
-    file_bytes: Mapping[str, int]
+    agent_folders: AgentFolders
+    texts: Mapping[str, str]
+    limits: FileLimits
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the memory that the folders belong to."""
+        return self.agent_folders.fingerprint
+
+    def render(self, labels: Sequence[str]) -> str:
+        """Returns the ``<directories>`` element; empty if no folder is attached.
+
+        Args:
+            labels: Labels of the agent's blocks; text that looks like their tags is escaped.
+        """
+        folders, closed = self.agent_folders.folders, self.agent_folders.closed
+        return render_directories(folders, self.texts, labels, self.limits, closed)
+
+    def file_bytes(self, labels: Sequence[str]) -> Mapping[str, int]:
+        """Returns the UTF-8 bytes that are rendered of each open file, by id of file."""
+        return {
+            window.file.id: _bytes(
+                escape(
+                    window_view(window, self.texts.get(window.file.id, ""), self.limits.view_chars),
+                    labels,
+                )
+            )
+            for folder in self.agent_folders.folders
+            for window in folder.windows
+        }
 
 
-async def show_directories(
-    views: Views, agent_id: str, labels: Sequence[str], limits: FileLimits
-) -> RenderedDirectories:
-    """Renders the folders of an agent.
+async def read_directories(views: Views, agent_id: str, limits: FileLimits) -> Directories:
+    """Returns the folders of an agent and what is rendered of its open files.
 
     Args:
         views: Reads folders and texts from one snapshot.
         agent_id: The agent.
-        labels: Labels of its blocks; text that looks like their tags is escaped.
         limits: How much of files is rendered.
     """
-    folders, closed = await views.folders(agent_id)
-    windows = [window for folder in folders for window in folder.windows if window.has_text]
+    agent_folders = await views.folders(agent_id)
+    windows = [
+        window for folder in agent_folders.folders for window in folder.windows if window.has_text
+    ]
     texts = await views.texts(windows, limits.view_chars) if windows else {}
-    shown = {
-        window.file.id: len(
-            escape(
-                window_view(window, texts.get(window.file.id, ""), limits.view_chars), labels
-            ).encode("utf-8", "replace")
-        )
-        for folder in folders
-        for window in folder.windows
-    }
-    return RenderedDirectories(render_directories(folders, texts, labels, limits, closed), shown)
+    return Directories(agent_folders, texts, limits)

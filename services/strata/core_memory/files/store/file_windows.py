@@ -11,7 +11,7 @@ from sqlalchemy import Row, text
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
-from strata.core_memory.files.domain.directories import show_directories
+from strata.core_memory.files.domain.directories import read_directories
 from strata.core_memory.files.domain.file_windows import (
     AttachedFile,
     CheckUse,
@@ -246,11 +246,10 @@ async def _prompt_use(
     row = (await connection.execute(_PROMPT, bound)).one_or_none()
     if row is None:
         return PromptUse(0, 0, {}, None)
-    directories = await show_directories(
-        PostgresViews(connection), bound["agent"], row.labels, limits
-    )
-    size = len(directories.text.encode("utf-8", "replace"))
-    return PromptUse(row.block_bytes, size, directories.file_bytes, row.prompt_limit_bytes)
+    directories = await read_directories(PostgresViews(connection), bound["agent"], limits)
+    size = len(directories.render(row.labels).encode("utf-8", "replace"))
+    file_bytes = directories.file_bytes(row.labels)
+    return PromptUse(row.block_bytes, size, file_bytes, row.prompt_limit_bytes)
 
 
 async def _store(

@@ -10,7 +10,12 @@ from typing import Any
 
 from sqlalchemy import Row, TextClause, text
 
-from strata.core_memory.files.domain.directories import CLOSED_SHOWN, MOST_LISTED, FolderView
+from strata.core_memory.files.domain.directories import (
+    CLOSED_SHOWN,
+    MOST_LISTED,
+    AgentFolders,
+    FolderView,
+)
 from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindow
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.text_extraction.pages import PAGE_CHARS
@@ -44,8 +49,7 @@ every change of its files that is visible in a prompt.
 
 # The open files of each folder and some closed ones, in one statement. Closed files are chosen in
 # rounds, up to a number: the first of each folder, then the second of each.
-_FOLDERS = text(
-    """
+_FOLDERS = """
     WITH attached AS (
         SELECT a.position, d.id, d.name, d.description, d.instructions, d.file_count
         FROM core_memory.folder_attachments a
@@ -75,11 +79,11 @@ _FOLDERS = text(
            f.id, f.name, f.start_line, f.end_line, f.last_access_time, f.state, f.error,
            f.line_count,
            (SELECT closed_files FROM core_memory.prepared_agents
-             WHERE project_id = :project AND agent_id = :agent) AS closed_files
+             WHERE project_id = :project AND agent_id = :agent) AS closed_files,
+           {fingerprint} AS fingerprint
     FROM attached LEFT JOIN shown f ON f.folder_id = attached.id
     ORDER BY attached.position, f.name
     """
-)
 # From the first line of the window. The last page is returned whole: cutting it by characters
 # takes PostgreSQL many times as long as sending it.
 _TEXTS = text(
@@ -105,18 +109,43 @@ _TEXTS = text(
 )
 
 
+def folders_statement(fingerprint: str = "''") -> TextClause:
+    """Returns the statement that reads the folders of an agent.
+
+    Args:
+        fingerprint: A scalar of the parameters ``project`` and ``agent`` that is read with them.
+    """
+    return text(_FOLDERS.format(fingerprint=fingerprint))
+
+
+_FOLDERS_ONLY = folders_statement()
+
+
 class PostgresViews:
-    """Reads folders and texts in one transaction; see `directories.Views`."""
+    """Reads folders and texts in one transaction; see `directories.Views`.
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    Args:
+        connection: In the transaction.
+        statement: Reads the folders; see `folders_statement`.
+    """
+
+    def __init__(self, connection: AsyncConnection, statement: TextClause = _FOLDERS_ONLY) -> None:
         self._connection = connection
+        self._statement = statement
 
-    async def folders(self, agent_id: str) -> tuple[list[FolderView], list[str]]:
-        """Returns the agent's folders in order of attachment, and names of closed files."""
-        rows = await self._read(_FOLDERS, agent=agent_id, shown=CLOSED_SHOWN, listed=MOST_LISTED)
-        closed = list(rows[0].closed_files or ()) if rows else []
+    async def folders(self, agent_id: str) -> AgentFolders:
+        """Returns the agent's folders."""
+        rows = await self._read(
+            self._statement, agent=agent_id, shown=CLOSED_SHOWN, listed=MOST_LISTED
+        )
+        if not rows:
+            return AgentFolders(())
         groups = groupby(rows, attrgetter("folder_id"))
-        return [_to_folder(list(group)) for _, group in groups], closed
+        return AgentFolders(
+            [_to_folder(list(group)) for _, group in groups],
+            list(rows[0].closed_files or ()),
+            rows[0].fingerprint,
+        )
 
     async def texts(self, windows: Sequence[FileWindow], chars: int) -> Mapping[str, str]:
         """Returns the texts from the windows' first lines on, by id of file."""
