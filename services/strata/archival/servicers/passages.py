@@ -23,6 +23,7 @@ from strata.shared.context import require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
 from strata.shared.search.embedding import Embedder
+from strata.shared.text_work import run_text_work
 
 Context = Any
 MAX_PAGE_SIZE = 500
@@ -113,7 +114,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         convert_passages.check_change(request)
         text = None
         if request.HasField("text"):
-            text = await asyncio.to_thread(self._reader.text, request.text)
+            text = await run_text_work([request.text], lambda: self._reader.text(request.text))
         change = convert_passages.to_change(request, text)
         passage = await self._history.update(request.passage_id, change, self._clock.now())
         self._wake()
@@ -202,9 +203,10 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         )
 
     async def _to_passages(self, wires: Mapping[str, pb.NewPassage]) -> list[NewPassage]:
-        # In a thread, since counting the tokens of a batch would block the event loop.
-        return await asyncio.to_thread(
-            self._reader.passages, wires, self._clock.now(), require_caller().principal
+        now, principal = self._clock.now(), require_caller().principal
+        return await run_text_work(
+            (wire.text for wire in wires.values()),
+            lambda: self._reader.passages(wires, now, principal),
         )
 
     def _template(self, archive_ref: ArchiveRef) -> Archive:

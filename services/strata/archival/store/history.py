@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,6 +51,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
+from strata.shared.text_work import run_text_work
 
 _LOCK = text(
     f"""
@@ -402,7 +402,7 @@ async def _compare(
     connection: AsyncConnection, new: Passage, content: NewText | None, now: datetime
 ) -> None:
     if content is None:
-        signature = await asyncio.to_thread(signature_of, new.text)
+        signature = await run_text_work([new.text], lambda: signature_of(new.text))
         content = NewText(new.text, new.token_count, signature)
     record = NewPassage(new.id, content, new.create_time, now)
     values = {

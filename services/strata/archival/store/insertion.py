@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +37,7 @@ from strata.protocol.errors import FieldViolation, InvalidArgumentError, Unavail
 from strata.shared.context import current_project
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
+from strata.shared.text_work import run_text_work
 
 _MOST_VIOLATIONS = 20
 _NEAR_CHARS = 500
@@ -178,8 +178,9 @@ async def _store(
         UnavailableError: A passage with the same text was deleted meanwhile.
     """
     archive_id = values["archive"]
-    # In a thread, since encoding a large batch would block the event loop.
-    records = await asyncio.to_thread(to_records, passages, archive_id)
+    records = await run_text_work(
+        (item.content.text for item in passages), lambda: to_records(passages, archive_id)
+    )
     rows = await connection.execute(_INSERT, {**values, "records": records})
     rows_by_id = {row.id: row for row in rows}
     if not all(row.archive_exists for row in rows_by_id.values()):

@@ -1,17 +1,16 @@
 """Splits texts that are longer than a model reads into overlapping chunks, and embeds these."""
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
 from strata.shared.search.embedding.base import Embedder
+from strata.shared.text_work import run_text_work
 
 _PIECE = re.compile(r"\s*\S+\s*")
 _SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f][\"')\]]*\s*$|\n\s*$")
 _DEFAULT_OVERLAP = 32
-_SHORT_TEXT = 2_000
 # Texts per call of the embedder, because the vectors of one call are processed in one piece.
 _AT_ONCE = 256
 
@@ -73,9 +72,7 @@ async def embed_chunked(
     most = min(chunk_tokens or embedder.max_tokens, embedder.max_tokens)
     overlap = min(_DEFAULT_OVERLAP, most // 4)
     cut_texts = partial(_cut, texts, embedder.count_tokens, most, overlap)
-    # Counting the tokens of a long text, or of many, would block the event loop.
-    short = sum(map(len, texts)) <= _SHORT_TEXT
-    parts = cut_texts() if short else await asyncio.to_thread(cut_texts)
+    parts = await run_text_work(texts, cut_texts)
     chunks = [chunk for chunks in parts for chunk in chunks]
     vectors: list[list[float]] = []
     for start in range(0, len(chunks), _AT_ONCE):
