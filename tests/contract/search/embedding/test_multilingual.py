@@ -25,7 +25,9 @@ from strata.shared.search.embedding.packaged_file import PackagedFile
 from strata.shared.search.embedding.sentence_encoder import SentenceEncoder
 from unigram_reference import ReferenceTokenizer
 
-FACTS = json.loads((Path(__file__).parents[3] / "data/embedding/facts.json").read_text("utf-8"))
+DATA = Path(__file__).parents[3] / "data/embedding"
+FACTS = json.loads((DATA / "facts.json").read_text("utf-8"))
+MORE_FACTS = json.loads((DATA / "facts_in_16_languages.json").read_text("utf-8"))
 LANGUAGES = ("en", "de", "fr", "es", "zh", "ja")
 TEXTS = [
     "",
@@ -126,6 +128,21 @@ async def test_facts_are_found_by_paraphrased_questions_and_in_other_languages(
     others += [share_found(place, 0, 3) for place in range(1, len(LANGUAGES))]
     assert np.mean(same) > 0.8
     assert np.mean(others) > 0.95
+
+
+async def test_facts_are_found_in_languages_that_only_one_model_knows(
+    multilingual: MultilingualEmbedder,
+) -> None:
+    """The directions of these languages were computed from other sentences."""
+    found = []
+    for language in ("sv", "da", "fi", "cs", "uk", "el", "hi"):
+        texts, questions = zip(*MORE_FACTS[language], strict=True)
+        documents = np.array(await multilingual.embed(texts, "document"))
+        scores = np.array(await multilingual.embed(questions, "query")) @ documents.T
+        found.append((scores > np.diag(scores)[:, None]).sum(axis=1))
+    ranks = np.concatenate(found)
+    assert (ranks == 0).mean() > 0.75
+    assert (ranks < 3).mean() > 0.9
 
 
 async def test_unrelated_texts_have_cosines_about_zero(multilingual: MultilingualEmbedder) -> None:

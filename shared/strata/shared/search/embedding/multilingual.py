@@ -1,8 +1,9 @@
 """The default embedding model: two multilingual models on this machine, joined to one vector.
 
 multilingual-e5-small knows 100 languages and long texts; the Universal Sentence Encoder is better
-at short sentences and at questions in another language than the text. Their vectors are centred,
-joined and projected to the 384 principal directions (decision 0132).
+at short sentences and at questions in another language than the text, in the 16 languages that it
+was trained on. Their vectors are centred, joined and projected to the 384 principal directions
+(decision 0132); of texts in other languages only the first model counts (decision 0187).
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from strata.shared.search.unspaced_scripts import UNSPACED
 
 MAX_TOKENS = e5.MAX_TOKENS
 
-_PROJECTION = "multilingual.npz"
+PROJECTION = "multilingual.npz"
+"""The file of the centres and the projection, by `tests/data/embedding/make_projection.py`."""
+UNTRAINED_DIRECTIONS = "untrained_languages.npz"
+"""The file of the directions, by `tests/data/embedding/make_untrained_directions.py`."""
 # The markers of E5's training.
 _PREFIXES: dict[Kind, str] = {"query": "query:", "document": "passage:"}
 _LONGEST_PREFIX = 2
@@ -39,6 +43,10 @@ _MARKERS = 2
 _BASE_NATS = 6.0
 _NATS_PER_LETTER = 4.0
 _BYTES_PER_TOKEN = 3
+# Part of the squared length of a vector in the directions of untrained languages: up to the first a
+# text counts as one in a trained language, from the second on as one in an untrained language.
+_LEAST_UNTRAINED = 0.15
+_MOST_UNTRAINED = 0.3
 # Shorter words are abbreviations and single letters.
 _LEAST_WORD_CHARS = 4
 _Floats = npt.NDArray[np.float32]
@@ -64,8 +72,10 @@ class MultilingualEmbedder:
         self._prefixes = {
             kind: self._tokenizer.tokenize(prefix) for kind, prefix in _PREFIXES.items()
         }
-        file = resources.files("strata.shared.search.embedding") / "data" / _PROJECTION
-        with file.open("rb") as stream, np.load(stream) as stored:
+        folder = resources.files("strata.shared.search.embedding") / "data"
+        with (folder / UNTRAINED_DIRECTIONS).open("rb") as stream, np.load(stream) as stored:
+            self._untrained: _Floats = stored["directions"].astype(np.float32)
+        with (folder / PROJECTION).open("rb") as stream, np.load(stream) as stored:
             self._projection = stored["projection"].astype(np.float32)
             self._short_queries: tuple[_Floats, _Floats] = (
                 stored["short_query"],
@@ -160,13 +170,25 @@ class MultilingualEmbedder:
         ids = [*self._prefixes[kind], *self._tokenizer.tokenize(text, limit)]
         first = self._transformer.embed(ids)
         second = self._encoder.embed(self._encoder.tokenizer.tokenize(text, limit))
-        joined = np.concatenate([_unit(first - by_transformer), _unit(second - by_encoder)])
+        sentence = _unit(second - by_encoder)
+        weight = self._sentence_weight(sentence)
+        joined = np.concatenate([_unit(first - by_transformer), weight * sentence])
         vector = _unit(joined @ self._projection)
         if kind == "query" and is_short(text):
             # Vectors of single words have a common direction, regardless of their meaning: the
             # direction of short texts ("Noted."). In Chinese and Japanese it is another one.
             vector = _unit(vector - self._short_queries[UNSPACED.search(text) is not None])
         return vector
+
+    def _sentence_weight(self, sentence: _Floats) -> float:
+        """Returns the weight of a vector of the sentence encoder: 0 to 1.
+
+        Its vectors of texts in a language that it was not trained on say little except that. They
+        are close to each other, in a few directions that texts in other languages hardly have.
+        """
+        energy = float(np.sum((self._untrained @ sentence) ** 2))
+        share = (_MOST_UNTRAINED - energy) / (_MOST_UNTRAINED - _LEAST_UNTRAINED)
+        return min(max(share, 0.0), 1.0)
 
     def _limit_tokens_of(self, word: str) -> int:
         count = len(self._tokenizer.word_ids(word))
