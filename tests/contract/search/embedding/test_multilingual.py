@@ -134,13 +134,13 @@ async def test_facts_are_found_in_languages_that_only_one_model_knows(
     multilingual: MultilingualEmbedder,
 ) -> None:
     """The directions of these languages were computed from other sentences."""
-    found = []
+    ranks_by_language = []
     for language in ("sv", "da", "fi", "cs", "uk", "el", "hi"):
         texts, questions = zip(*MORE_FACTS[language], strict=True)
         documents = np.array(await multilingual.embed(texts, "document"))
         scores = np.array(await multilingual.embed(questions, "query")) @ documents.T
-        found.append((scores > np.diag(scores)[:, None]).sum(axis=1))
-    ranks = np.concatenate(found)
+        ranks_by_language.append((scores > np.diag(scores)[:, None]).sum(axis=1))
+    ranks = np.concatenate(ranks_by_language)
     assert (ranks == 0).mean() > 0.75
     assert (ranks < 3).mean() > 0.9
 

@@ -3,7 +3,7 @@
 multilingual-e5-small knows 100 languages and long texts; the Universal Sentence Encoder is better
 at short sentences and at questions in another language than the text, in the 16 languages that it
 was trained on. Their vectors are centred, joined and projected to the 384 principal directions
-(decision 0132); of texts in other languages only the first model counts (decision 0187).
+(decision 0132); of texts in other languages only the first model counts (decision 0184).
 """
 
 from __future__ import annotations
