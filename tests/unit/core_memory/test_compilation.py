@@ -43,18 +43,22 @@ class Memory:
     """An agent's memory with one block and optionally a folder, whose texts a test can set.
 
     Attributes:
-        next_value: The value that the block has from the first snapshot on, if it differs.
+        next_value: The value that the block has when the folders are read, if it differs.
+        reads: How often the blocks were read.
+        snapshots: How many transactions were opened.
+        rendered: What the folders were rendered with.
     """
 
     value: str = "a"
     folder: str = ""
     next_value: str | None = None
     reads: int = 0
+    snapshots: int = 0
     rendered: list[tuple[str, Sequence[str], FileLimits]] = field(default_factory=list)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Memory]:
-        self.value, self.next_value = self.next_value or self.value, None
+        self.snapshots += 1
         yield self
 
     @property
@@ -72,6 +76,7 @@ class Memory:
         return AgentMemory("past", [block], {"human": 4})
 
     async def directories(self, agent_id: str, limits: FileLimits) -> Folders:
+        self.value, self.next_value = self.next_value or self.value, None
         return Folders(self, agent_id, limits)
 
 
@@ -97,7 +102,7 @@ async def test_folders_are_rendered_last_and_read_only_if_attached() -> None:
     assert section is not None
     assert section.endswith("</memory_blocks>\n\n<directories>f</directories>")
     assert memory.rendered == [("agent-1", ["human"], limits)]
-    assert memory.reads == 1, "the values of the blocks are sent once"
+    assert (memory.reads, memory.snapshots) == (1, 0), "the values of the blocks are sent once"
     without = Memory()
     assert not (await compiled(without)).has_folders
     assert (without.reads, without.rendered) == (1, [])
@@ -109,7 +114,7 @@ async def test_blocks_that_change_before_the_folders_are_read_are_read_again() -
     assert section.section is not None
     assert "\nb\n" in section.section
     assert section.revision == (await compiled(Memory("b", "f"))).revision
-    assert memory.reads == 2
+    assert (memory.reads, memory.snapshots) == (2, 1)
 
 
 async def test_the_revision_depends_on_form_and_limits() -> None:

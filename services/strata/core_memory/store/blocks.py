@@ -22,7 +22,7 @@ from strata.core_memory.store.queries import (
     LABELLED,
     LAST_LABELLED,
     MEMORY,
-    MEMORY_FOLDERS,
+    MEMORY_VIEWS,
     VALUES,
     VERSIONS,
     project_blocks_statement,
@@ -90,6 +90,11 @@ class PostgresBlockStore:
         return _agent_memory(
             await self._database.query(MEMORY, agent=agent_id, known=known_fingerprint)
         )
+
+    async def directories(self, agent_id: str, limits: FileLimits) -> Directories:
+        """Returns the folders with the texts of open files, and the fingerprint of the memory."""
+        views = PostgresViews(self._database.query, MEMORY_VIEWS)
+        return await read_directories(views, agent_id, limits)
 
     async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
         """Returns the agent's blocks as they were, without folders."""
@@ -169,7 +174,7 @@ class PostgresSnapshot:
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
-        self._views = PostgresViews(connection, MEMORY_FOLDERS)
+        self._views = PostgresViews.of_transaction(connection)
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """Returns the agent's blocks, without values if the fingerprint is the known one."""
@@ -177,7 +182,7 @@ class PostgresSnapshot:
         return _agent_memory((await self._connection.execute(MEMORY, bound)).all())
 
     async def directories(self, agent_id: str, limits: FileLimits) -> Directories:
-        """Returns the folders with the texts of open files, and the fingerprint of the memory."""
+        """Returns the folders with the texts of open files."""
         return await read_directories(self._views, agent_id, limits)
 
 

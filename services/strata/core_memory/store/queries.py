@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import TextClause, text
 
 from strata.core_memory.domain.blocks import EditSelection
-from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT, folders_statement
+from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT, ViewStatements
 from strata.core_memory.store.rows import BLOCK, content_of
 from strata.shared.db import text_with_columns
 
@@ -41,7 +41,7 @@ MEMORY = text_with_columns(
     """,
     f"{_READ}, value, agent_ids",
 )
-MEMORY_FOLDERS = folders_statement(
+MEMORY_VIEWS = ViewStatements.with_fingerprint(
     f"""(
     SELECT {_FINGERPRINT}
       FROM (SELECT {_BLOCKS_DIGEST} AS blocks, ({DIRECTORIES_FINGERPRINT}) AS directories
@@ -52,7 +52,7 @@ MEMORY_FOLDERS = folders_statement(
                      WHERE x.project_id = :project AND x.agent_id = :agent) blocks) digests)
     """
 )
-"""The folders of an agent with the fingerprint that `MEMORY` returns."""
+"""Read folders and texts with the fingerprint that `MEMORY` returns."""
 BLOCK_BY_ID = text(
     f"SELECT {BLOCK} FROM core_memory.blocks b WHERE b.project_id = :project AND b.id = :block"
 )

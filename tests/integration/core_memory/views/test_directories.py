@@ -180,13 +180,11 @@ async def test_folders_have_the_fingerprint_of_the_memory_they_belong_to(files: 
     fingerprints = set()
     for label in ("human", "persona"):
         await insert(store, make(label), agent=agent)
-        async with store.snapshot() as snapshot:
-            folders = await snapshot.directories(agent, LIMITS)
+        folders = await store.directories(agent, LIMITS)
         assert folders.fingerprint == (await store.agent_memory(agent, "")).fingerprint
         fingerprints.add(folders.fingerprint)
     await opened(files, agent, WindowRequest("docs/a.txt"))
-    async with store.snapshot() as snapshot:
-        folders = await snapshot.directories(agent, LIMITS)
+    folders = await store.directories(agent, LIMITS)
     assert folders.fingerprint == (await store.agent_memory(agent, "")).fingerprint
     assert len(fingerprints | {folders.fingerprint}) == 3
 

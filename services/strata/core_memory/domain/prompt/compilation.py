@@ -103,12 +103,12 @@ class Compiled:
         return max((block.update_time for block in self.blocks), default=None)
 
 
-class FolderSnapshot(Protocol):
-    """An agent's folders and the texts of its open files, as a snapshot has them."""
+class AttachedFolders(Protocol):
+    """An agent's folders and the texts of its open files."""
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the agent's memory in the snapshot."""
+        """The fingerprint of the agent's memory; empty if it is not known."""
         ...
 
     def render(self, labels: Sequence[str]) -> str:
@@ -130,7 +130,7 @@ class MemorySnapshot(Protocol):
         """
         ...
 
-    async def directories(self, agent_id: str, limits: FileLimits) -> FolderSnapshot:
+    async def directories(self, agent_id: str, limits: FileLimits) -> AttachedFolders:
         """Returns the agent's folders, and as much of its open files as is shown."""
         ...
 
@@ -144,6 +144,13 @@ class MemoryReader(Protocol):
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """See `MemorySnapshot.agent_memory`."""
+        ...
+
+    async def directories(self, agent_id: str, limits: FileLimits) -> AttachedFolders:
+        """Returns the agent's folders, with the fingerprint of the memory that they belong to.
+
+        Unlike in a snapshot, the memory may change while it is read; then the fingerprint is empty.
+        """
         ...
 
     async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
@@ -178,15 +185,16 @@ async def _read(
     """Returns the blocks and the rendered folders from one snapshot."""
     if query.as_of is not None:
         return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
-    # Blocks are read in one statement, which is a snapshot by itself. Folders need further
-    # statements, in a snapshot that is later: blocks are read again only if they changed meanwhile.
+    # Blocks are read in one statement, which is a snapshot by itself. Folders need two more, and a
+    # transaction only if the memory changed meanwhile.
     memory = await reader.agent_memory(query.agent_id, client_fingerprint)
     if memory.fingerprint == client_fingerprint or not memory.has_folders:
         return memory, ""
-    async with reader.snapshot() as snapshot:
-        folders = await snapshot.directories(query.agent_id, query.limits)
-        if folders.fingerprint != memory.fingerprint:
+    folders = await reader.directories(query.agent_id, query.limits)
+    if folders.fingerprint != memory.fingerprint:
+        async with reader.snapshot() as snapshot:
             memory = await snapshot.agent_memory(query.agent_id, "")
+            folders = await snapshot.directories(query.agent_id, query.limits)
     return memory, folders.render([block.label for block in memory.blocks])
 
 

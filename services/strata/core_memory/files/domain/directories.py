@@ -253,6 +253,20 @@ class AgentFolders:
     fingerprint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class WindowTexts:
+    """Texts of open files.
+
+    Attributes:
+        texts: From the first line of the window on, by id of file.
+        fingerprint: The fingerprint of the memory that they belong to; empty if the views do not
+            read it.
+    """
+
+    texts: Mapping[str, str]
+    fingerprint: str = ""
+
+
 class Views(Protocol):
     """Reads folders and texts. Every method is one statement."""
 
@@ -260,10 +274,11 @@ class Views(Protocol):
         """Returns the agent's folders."""
         ...
 
-    async def texts(self, windows: Sequence[FileWindow], chars: int) -> Mapping[str, str]:
-        """Returns the texts from the windows' first lines on, by id of file.
+    async def texts(self, agent_id: str, windows: Sequence[FileWindow], chars: int) -> WindowTexts:
+        """Returns the texts from the windows' first lines on.
 
         Args:
+            agent_id: The agent.
             windows: Windows into files that can be read.
             chars: Characters needed of each; the store may return more.
         """
@@ -278,16 +293,14 @@ class Directories:
         agent_folders: The folders.
         texts: By id of file, as `render_directories` takes them.
         limits: How much of files is rendered.
+        fingerprint: The fingerprint of the memory that folders and texts belong to; empty if the
+            views do not read it, or if the memory changed between their statements.
     """
 
     agent_folders: AgentFolders
     texts: Mapping[str, str]
     limits: FileLimits
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the memory that the folders belong to."""
-        return self.agent_folders.fingerprint
+    fingerprint: str = ""
 
     def render(self, labels: Sequence[str]) -> str:
         """Returns the ``<directories>`` element; empty if no folder is attached.
@@ -316,7 +329,7 @@ async def read_directories(views: Views, agent_id: str, limits: FileLimits) -> D
     """Returns the folders of an agent and what is rendered of its open files.
 
     Args:
-        views: Reads folders and texts from one snapshot.
+        views: Reads folders and texts.
         agent_id: The agent.
         limits: How much of files is rendered.
     """
@@ -324,5 +337,9 @@ async def read_directories(views: Views, agent_id: str, limits: FileLimits) -> D
     windows = [
         window for folder in agent_folders.folders for window in folder.windows if window.has_text
     ]
-    texts = await views.texts(windows, limits.view_chars) if windows else {}
-    return Directories(agent_folders, texts, limits)
+    fingerprint = agent_folders.fingerprint
+    if not windows:
+        return Directories(agent_folders, {}, limits, fingerprint)
+    read = await views.texts(agent_id, windows, limits.view_chars)
+    unchanged = read.fingerprint == fingerprint
+    return Directories(agent_folders, read.texts, limits, fingerprint if unchanged else "")

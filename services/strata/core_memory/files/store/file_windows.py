@@ -246,7 +246,9 @@ async def _prompt_use(
     row = (await connection.execute(_PROMPT, bound)).one_or_none()
     if row is None:
         return PromptUse(0, 0, {}, None)
-    directories = await read_directories(PostgresViews(connection), bound["agent"], limits)
+    directories = await read_directories(
+        PostgresViews.of_transaction(connection), bound["agent"], limits
+    )
     size = len(directories.render(row.labels).encode("utf-8", "replace"))
     file_bytes = directories.file_bytes(row.labels)
     return PromptUse(row.block_bytes, size, file_bytes, row.prompt_limit_bytes)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -15,6 +16,7 @@ from strata.core_memory.files.domain.directories import (
     MOST_LISTED,
     AgentFolders,
     FolderView,
+    WindowTexts,
 )
 from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindow
 from strata.core_memory.files.domain.files import ContentState
@@ -86,13 +88,13 @@ _FOLDERS = """
     """
 # From the first line of the window. The last page is returned whole: cutting it by characters
 # takes PostgreSQL many times as long as sending it.
-_TEXTS = text(
-    """
+_TEXTS = """
     SELECT f.id, p.page,
            CASE WHEN p.first_line >= w.start THEN p.text
                 ELSE array_to_string(
                     (string_to_array(p.text, chr(10)))[w.start - p.first_line + 1 : ], chr(10))
-           END AS text
+           END AS text,
+           {fingerprint} AS fingerprint
     FROM unnest(CAST(:files AS text[]), CAST(:starts AS int[]), CAST(:ends AS int[]),
                 CAST(:pages AS int[])) AS w(file, start, stop, pages)
     JOIN core_memory.files f ON f.project_id = :project AND f.id = w.file
@@ -106,37 +108,66 @@ _TEXTS = text(
      AND p.page >= first.page AND p.page < first.page + w.pages AND p.first_line <= w.stop
     ORDER BY f.id, p.page
     """
-)
 
 
-def folders_statement(fingerprint: str = "''") -> TextClause:
-    """Returns the statement that reads the folders of an agent.
+@dataclass(frozen=True, slots=True)
+class ViewStatements:
+    """The statements that read what is rendered of an agent's folders.
 
-    Args:
-        fingerprint: A scalar of the parameters ``project`` and ``agent`` that is read with them.
+    Attributes:
+        folders: Reads the folders with the windows of open files.
+        texts: Reads the texts of windows.
     """
-    return text(_FOLDERS.format(fingerprint=fingerprint))
+
+    folders: TextClause
+    texts: TextClause
+
+    @classmethod
+    def with_fingerprint(cls, fingerprint: str) -> ViewStatements:
+        """Returns statements that also read a scalar.
+
+        Args:
+            fingerprint: SQL with the parameters ``project`` and ``agent``.
+        """
+        return cls(
+            text(_FOLDERS.format(fingerprint=fingerprint)),
+            text(_TEXTS.format(fingerprint=fingerprint)),
+        )
 
 
-_FOLDERS_ONLY = folders_statement()
+_WITHOUT_FINGERPRINT = ViewStatements.with_fingerprint("''")
 
 
 class PostgresViews:
-    """Reads folders and texts in one transaction; see `directories.Views`.
+    """Reads folders and texts; see `directories.Views`.
 
     Args:
-        connection: In the transaction.
-        statement: Reads the folders; see `folders_statement`.
+        query: Returns the rows of a statement, given its parameters without ``project``.
+        statements: The statements.
     """
 
-    def __init__(self, connection: AsyncConnection, statement: TextClause = _FOLDERS_ONLY) -> None:
-        self._connection = connection
-        self._statement = statement
+    def __init__(
+        self,
+        query: Callable[..., Awaitable[Sequence[Row[Any]]]],
+        statements: ViewStatements = _WITHOUT_FINGERPRINT,
+    ) -> None:
+        self._query = query
+        self._statements = statements
+
+    @classmethod
+    def of_transaction(cls, connection: AsyncConnection) -> PostgresViews:
+        """Returns views that read in a transaction."""
+
+        async def query(statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
+            bound = {"project": current_project(), **parameters}
+            return (await connection.execute(statement, bound)).all()
+
+        return cls(query)
 
     async def folders(self, agent_id: str) -> AgentFolders:
         """Returns the agent's folders."""
-        rows = await self._read(
-            self._statement, agent=agent_id, shown=CLOSED_SHOWN, listed=MOST_LISTED
+        rows = await self._query(
+            self._statements.folders, agent=agent_id, shown=CLOSED_SHOWN, listed=MOST_LISTED
         )
         if not rows:
             return AgentFolders(())
@@ -147,10 +178,11 @@ class PostgresViews:
             rows[0].fingerprint,
         )
 
-    async def texts(self, windows: Sequence[FileWindow], chars: int) -> Mapping[str, str]:
-        """Returns the texts from the windows' first lines on, by id of file."""
-        rows = await self._read(
-            _TEXTS,
+    async def texts(self, agent_id: str, windows: Sequence[FileWindow], chars: int) -> WindowTexts:
+        """Returns the texts from the windows' first lines on."""
+        rows = await self._query(
+            self._statements.texts,
+            agent=agent_id,
             files=[window.file.id for window in windows],
             starts=[window.start for window in windows],
             ends=[window.last_line for window in windows],
@@ -159,11 +191,10 @@ class PostgresViews:
         pieces = defaultdict(list)
         for row in rows:
             pieces[row.id].append(row.text)
-        return {file_id: "\n".join(texts) for file_id, texts in pieces.items()}
-
-    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
-        bound = {"project": current_project(), **parameters}
-        return (await self._connection.execute(statement, bound)).all()
+        return WindowTexts(
+            {file_id: "\n".join(texts) for file_id, texts in pieces.items()},
+            rows[0].fingerprint if rows else "",
+        )
 
 
 def _first_pages(window: FileWindow) -> int:
