@@ -120,9 +120,6 @@ def _pick_port(addresses: Sequence[str], taken: set[int]) -> int:
 
 def _values(local: Local, spec: ServiceSpec) -> dict[str, Any]:
     values = local.service_values(spec.name)
-    if spec is GATEWAY:
-        values["token_private_key"] = local.private_key
-        values["key_pepper"] = local.gateway.pepper()
     # As in the manifests, without the pause in which kube-proxy removes a pod that is ending.
     values.update(drain_s=0.5, grace_s=20.0, pool_size=2)
     return values

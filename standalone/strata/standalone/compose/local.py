@@ -129,6 +129,10 @@ class Local:
             values["database_url"] = database.service_url
             values["worker_database_url"] = database.worker_url
             values["pool_size"] = _POOL_SIZE
+        if service == "gateway":
+            values["token_private_key"] = self.private_key
+            values["key_pepper"] = self.gateway.pepper()
+            values["master_keys"] = [key.get_secret_value() for key in self.gateway.master_keys]
         if service == "core_memory":
             values["worker_token_key"] = self.worker_key
         if service == "archival":

@@ -167,11 +167,10 @@ async def _start(service: ServiceProcess, stack: AsyncExitStack, stop_now: async
 def _values(local: Local, spec: ServiceSpec) -> dict[str, object]:
     values = local.service_values(spec.name)
     if spec is GATEWAY:
-        values["token_private_key"] = local.private_key
-        values["key_pepper"] = local.gateway.pepper()
         values["host"] = local.gateway.host
         values["http_port"] = local.gateway.http_port
         values["internal_listen"] = local.gateway.internal_listen
+        values["only_replica"] = local.gateway.only_replica
     return values
 
 
