@@ -207,3 +207,16 @@ async def test_a_deadline_approves_once(gateways: Gateways) -> None:
     approval = await gateways.first.approval(PROJECT, approval_id)
     assert (approval.decided, approval.answer_run_id) == (True, "")
     assert (await gateways.first.accept(new_run())).dispatch is not None
+
+
+async def test_a_deadline_does_not_approve_again_after_its_queued_answer_was_cancelled(
+    gateways: Gateways,
+) -> None:
+    approval_id = await asks(gateways, -1)
+    answer = await gateways.first.accept(answering(approval_id), may_start=False)
+    await gateways.first.cancel(PROJECT, answer.run.id, b"")
+    defaults, _ = giving(gateways.first)
+    assert await defaults.answer_due() == 0
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (True, "")
+    assert (await gateways.first.accept(new_run())).dispatch is not None

@@ -256,3 +256,52 @@ async def test_pages_of_approvals_are_in_the_order_of_time(gateways: Gateways) -
     of_conversation = ApprovalFilter(conversation_id="conversation-1")
     [approval] = await gateways.first.approvals(PROJECT, of_conversation, after=None, limit=2)
     assert approval.id == made[1]
+
+
+async def test_queued_answer_starts_before_the_messages_that_wait_for_it(
+    gateways: Gateways,
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    message = await gateways.first.accept(new_run())
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+
+    answer = await gateways.first.accept(answering(approval_id), may_start=False)
+
+    assert answer.run.state is RunState.QUEUED
+    assert await gateways.second.claim(10) == [(PROJECT, answer.run.id)]
+    dispatch = await gateways.second.load(PROJECT, answer.run.id)
+    following = await gateways.second.finish(
+        fence_of(dispatch, "gateway-2"), WELL, events(1), take_next=True
+    )
+    assert following is not None
+    assert following.run.id == message.run.id
+
+
+async def test_cancelled_answer_that_was_queued_opens_its_request_again(
+    gateways: Gateways,
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    answer = await gateways.first.accept(answering(approval_id), may_start=False)
+    assert (await gateways.first.approval(PROJECT, approval_id)).decided
+
+    await gateways.first.cancel(PROJECT, answer.run.id, b"")
+
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (False, "")
+    assert (await gateways.first.accept(answering(approval_id))).dispatch is not None
+
+
+async def test_cancelled_message_that_was_queued_leaves_its_denial(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    denying = new_run(on_approval=OnApproval.DENY)
+    denial = await gateways.first.accept(denying, may_start=False)
+
+    await gateways.first.cancel(PROJECT, denial.run.id, b"")
+
+    approval = await gateways.first.approval(PROJECT, approval_id)
+    assert (approval.decided, approval.answer_run_id) == (True, denial.run.id)

@@ -179,6 +179,23 @@ async def test_an_unused_answer_can_be_given_again(services: ScriptedServices) -
     )
 
 
+@pytest.mark.parametrize("decision", [{"client_return": "shown"}, {"reason": "No."}])
+async def test_answer_of_a_turn_that_never_began_can_be_given_again(
+    services: ScriptedServices, decision: dict[str, Any]
+) -> None:
+    gateway = await services.gateway()
+    _, approval_id = await open_approval(services, gateway, by_client=True)
+
+    services.turns.script = plays(finished(run_event_pb2.STOP_REASON_ERROR, steps=0))
+    await collect(respond(gateway, approval_id, **decision))
+    assert not (await read_approval(gateway, approval_id)).decided
+
+    # This turn stores the answer, and the next turn of the conversation sends it to the model.
+    services.turns.script = plays(started(), finished(run_event_pb2.STOP_REASON_ERROR, steps=0))
+    await collect(respond(gateway, approval_id, **decision))
+    assert (await read_approval(gateway, approval_id)).decided
+
+
 async def test_key_with_the_approve_scope_can_only_decide(services: ScriptedServices) -> None:
     gateway = await services.gateway()
     agent, approval_id = await open_approval(services, gateway)

@@ -56,7 +56,28 @@ def payload(*decisions: dict[str, Any]) -> bytes:
 def test_approved_calls_that_did_not_start_reopen_their_approval(
     ending: RunEnding, decisions: list[dict[str, Any]], reopens: bool
 ) -> None:
-    run_end = reopened_if_no_call_ran(payload(*decisions), ending)
+    run_end = reopened_if_no_call_ran(payload(*decisions), ending, answer_is_stored=True)
+    assert run_end.reopens == ("approval-1" if reopens else "")
+
+
+@pytest.mark.parametrize("decision", [YES, {"reason": "no"}, {"client_return": "mine"}])
+@pytest.mark.parametrize(
+    ("ending", "reopens"),
+    [
+        (ended(StopReason.CANCELLED), True),
+        (ended(StopReason.ERROR, FAILURE), True),
+        (
+            ended(
+                StopReason.ERROR, RunFailure(Reason.APPROVAL_NOT_FOUND.value, "", retryable=False)
+            ),
+            False,
+        ),
+    ],
+)
+def test_an_answer_that_was_not_stored_reopens_its_approval(
+    ending: RunEnding, decision: dict[str, Any], reopens: bool
+) -> None:
+    run_end = reopened_if_no_call_ran(payload(decision), ending, answer_is_stored=False)
     assert run_end.reopens == ("approval-1" if reopens else "")
 
 
@@ -64,7 +85,9 @@ def test_approved_calls_that_did_not_start_reopen_their_approval(
 @given(st.sampled_from(StopReason))
 def test_a_run_started_by_a_message_reopens_no_approval(reason: StopReason) -> None:
     message = turn_pb.ExecuteRunRequest(agent_id="agent-1").SerializeToString()
-    assert reopened_if_no_call_ran(message, ended(reason)).reopens == ""
+    for answer_is_stored in (True, False):
+        run_end = reopened_if_no_call_ran(message, ended(reason), answer_is_stored=answer_is_stored)
+        assert run_end.reopens == ""
 
 
 @pytest.mark.parametrize(

@@ -130,15 +130,18 @@ def default_run(approval: Approval, principal: Principal, max_steps: int) -> New
     return _answer_run(answer, approval, principal, max_steps)
 
 
-def reopened_if_no_call_ran(payload: bytes, ending: RunEnding) -> RunEnding:
+def reopened_if_no_call_ran(
+    payload: bytes, ending: RunEnding, *, answer_is_stored: bool
+) -> RunEnding:
     """Returns the end of a run; if no approved call was run, it reopens the approval request.
 
-    Denied calls and returns of the client need no separate run: the next run sends them to the
-    model.
+    Denied calls and returns of the client need no separate run: if they are in the conversation,
+    the next run sends them to the model.
 
     Args:
         payload: The payload of the run.
         ending: Its end.
+        answer_is_stored: Whether the conversation holds the answer.
     """
     if ending.state not in (RunState.FAILED, RunState.CANCELLED):
         return ending
@@ -149,7 +152,9 @@ def reopened_if_no_call_ran(payload: bytes, ending: RunEnding) -> RunEnding:
     approves_a_call = any(
         decision.approve and not decision.HasField("client_return") for decision in answer.decisions
     )
-    return replace(ending, reopens=answer.approval_id) if approves_a_call else ending
+    if approves_a_call or not answer_is_stored:
+        return replace(ending, reopens=answer.approval_id)
+    return ending
 
 
 def _answer_run(

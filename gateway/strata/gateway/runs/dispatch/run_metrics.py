@@ -47,7 +47,8 @@ class RunMetrics:
 def since_due(run: Run, age_s: float) -> float:
     """Returns the seconds since a run could start at the earliest."""
     delay_s = 0.0 if run.run_at is None else (run.run_at - run.create_time).total_seconds()
-    return max(age_s - delay_s, 0.0)
+    # A run that goes before others in the queue has a `run_at` before its creation.
+    return max(age_s - max(delay_s, 0.0), 0.0)
 
 
 def _label(kind: RunKind) -> str:

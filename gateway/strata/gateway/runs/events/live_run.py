@@ -288,7 +288,9 @@ class LiveRun:
         )
         if self._progress.has_effects:
             return ending
-        return reopened_if_no_call_ran(self._payload, ending)
+        return reopened_if_no_call_ran(
+            self._payload, ending, answer_is_stored=self._progress.has_begun
+        )
 
     def _finished_turn(self) -> TendedTurn | None:
         message_id, sequence = self._progress.last_message

@@ -56,6 +56,7 @@ class RunProgress:
         asked: The run's request for approval.
         taint: Labels of untrusted content in the context of the last model call.
         unstored_text: Whether a client may show text that is neither stored nor withdrawn.
+        has_begun: Whether the agent loop has stored the inputs of the run.
         has_effects: Whether a tool may have been called, or a reply was stored.
         last_message: Id and sequence of the last stored message.
         relayed: In the run of a group, the last relayed sequence of each member's run.
@@ -71,6 +72,7 @@ class RunProgress:
     asked: AskedApproval | None = None
     taint: tuple[str, ...] = ()
     unstored_text: bool = False
+    has_begun: bool = False
     has_effects: bool = False
     last_message: tuple[str, int] = ("", -1)
     relayed: dict[str, int] = field(default_factory=dict)
@@ -152,6 +154,8 @@ class RunProgress:
             self._note_relayed(event, kind)
             return
         match kind:
+            case "run_started":
+                self.has_begun = True
             case "step_started":
                 self.step = max(self.step, event.step_started.step)
                 self.open_step = event.step_started.step

@@ -49,6 +49,14 @@ _RUNS_OF_GROUP = f"""gateway.runs
            AND group_run_id <> '' AND state IN ({OPEN}) AND kind <> 'SLEEPTIME'"""
 _GROUP_LIMIT = ":group_limit"
 
+# The answer to an approval request is carried out before the messages that wait for it. Runs of a
+# conversation start in the order of `run_at`, so an answer that has to be queued goes before them.
+_RUN_AT = """CASE WHEN :on_approval = 'ANSWER' THEN least(now(), (
+               SELECT min(run_at) - interval '1 microsecond' FROM gateway.runs
+                WHERE project_id = :project_id AND conversation_id = :conversation_id
+                  AND state = 'QUEUED' AND kind <> 'SLEEPTIME'))
+           ELSE greatest(CAST(:run_at AS timestamptz), now()) END"""
+
 
 def _accept_sql(counted: str, limit: str) -> str:
     """Returns the statement that accepts a run.
@@ -118,7 +126,7 @@ WITH same_request AS (
     SELECT :project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
            :conversation_id, :kind, CAST(:request_id AS text), :payload, :payload_hash,
            :max_steps, CAST(:parent_run_id AS text), CAST(:group_run_id AS text), :takes_slot,
-           :on_approval = 'DENY', greatest(CAST(:run_at AS timestamptz), now()),
+           :on_approval = 'DENY', {_RUN_AT},
            CASE WHEN free THEN 'RUNNING' ELSE 'QUEUED' END,
            CASE WHEN free THEN 1 ELSE 0 END,
            CASE WHEN free THEN :owner END,
@@ -308,8 +316,10 @@ def mark_events_deleted_sql(runs: str) -> str:
      WHERE run.project_id = :project_id AND run.id = {runs}.id"""
 
 
+# Approval by default at the deadline happens only once.
+_DEFAULT_APPROVE_AGAIN = "default_approve = default_approve AND expire_time > now()"
 # The parts of the statement that ends a run with an approval request, or opens one again.
-_DENIAL = """, denial AS (
+_DENIAL = f""", denial AS (
     SELECT max(id) AS run_id, max(now()) FILTER (WHERE id IS NOT NULL) AS time FROM started
 ), new_approval AS (
     INSERT INTO gateway.approvals (
@@ -322,10 +332,8 @@ _DENIAL = """, denial AS (
       FROM ended CROSS JOIN denial WHERE CAST(:approval_id AS text) IS NOT NULL
         ON CONFLICT DO NOTHING
 ), reopened_approval AS (
-    -- Approval by default at the deadline happens only once.
     UPDATE gateway.approvals
-       SET decide_time = denial.time, answer_run_id = denial.run_id,
-           default_approve = default_approve AND expire_time > now()
+       SET decide_time = denial.time, answer_run_id = denial.run_id, {_DEFAULT_APPROVE_AGAIN}
       FROM denial
      WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
        AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
@@ -384,7 +392,8 @@ FINISH = text_with_columns(_finish_sql(waits=False), _FINISHED)
 FINISH_WAITING = text_with_columns(_finish_sql(waits=True), _FINISHED)
 
 # A queued run ends with this statement; a running run gets the state CANCELLING, and the gateway
-# that holds its lease ends it.
+# that holds its lease ends it. The answer of a queued run is stored nowhere else, so its approval
+# request is open again.
 CANCEL = text(f"""
 WITH target AS (
     SELECT id, state FROM gateway.runs
@@ -399,9 +408,17 @@ WITH target AS (
       FROM target
      WHERE run.project_id = :project_id AND run.id = target.id
        AND run.state IN ({OPEN})
-    RETURNING run.id, run.agent_id, run.state
+    RETURNING run.id, run.agent_id, run.conversation_id, run.state, run.denies_approval
 ), ended AS (
-    SELECT id AS run_id, agent_id, state FROM cancelled WHERE state = 'CANCELLED'
+    SELECT id AS run_id, agent_id, conversation_id, state, denies_approval FROM cancelled
+     WHERE state = 'CANCELLED'
+), reopened_approval AS (
+    UPDATE gateway.approvals approval
+       SET decide_time = NULL, answer_run_id = NULL, {_DEFAULT_APPROVE_AGAIN}
+      FROM ended
+     WHERE approval.project_id = :project_id AND approval.agent_id = ended.agent_id
+       AND approval.conversation_id = ended.conversation_id
+       AND approval.answer_run_id = ended.run_id AND NOT ended.denies_approval
 ), deliveries AS (
     {webhook_deliveries_sql("ended")}
 ), stored_events AS (
