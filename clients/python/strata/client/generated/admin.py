@@ -332,9 +332,9 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def list_audit_events(
         self, *, page_size: int = 0
     ) -> AsyncGenerator[admin_service_pb2.AuditEvent, None]:
-        """Lists audit events, newest first.
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT).
 
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
 
         Args:
             page_size: Events to return: 0 means 50, at most 500.
@@ -347,7 +347,9 @@ class AdminCalls(admin_service_pb2_grpc.AdminServiceStub):
     async def erase_subject(
         self, *, agent_id: AgentReference = "", subject_name: str = "", request_id: str = ""
     ) -> Mapping[str, int]:
-        """Erases the data of a subject from all tiers, and returns what was erased.
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT).
+
+        Erases the data of a subject from all tiers, and returns what was erased.
 
         Args:
             agent_id: The agent to erase completely; or

@@ -508,9 +508,9 @@ class AgentCalls(AgentLookup):
         include_messages: bool | None = None,
         include_passages: bool | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """Exports an agent with all its tiers.
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT).
 
-        NOT_FOUND (AGENT_NOT_FOUND).
+        Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.

@@ -236,14 +236,15 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportAgent(self, request, context):
-        """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND).
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Exports an agent with all its tiers.
+        NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportAgent(self, request_iterator, context):
-        """Imports an exported agent. INVALID_ARGUMENT (the archive is damaged).
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent. INVALID_ARGUMENT (the archive is damaged).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

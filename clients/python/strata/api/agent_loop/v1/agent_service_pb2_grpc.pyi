@@ -87,9 +87,11 @@ class AgentServiceStub:
     (MODEL_NOT_CONFIGURED).
     """
     ExportAgent: _aio.UnaryStreamMultiCallable[_agent_service_pb2.ExportAgentRequest, _agent_service_pb2.ExportAgentResponse]
-    """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND)."""
+    """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Exports an agent with all its tiers.
+    NOT_FOUND (AGENT_NOT_FOUND).
+    """
     ImportAgent: _aio.StreamUnaryMultiCallable[_agent_service_pb2.ImportAgentRequest, _agent_service_pb2.ImportAgentResponse]
-    """Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
+    """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
 
 class AgentServiceServicer:
     """Agents and their conversations.
@@ -230,13 +232,15 @@ class AgentServiceServicer:
         request: _agent_service_pb2.ExportAgentRequest,
         context: _aio.ServicerContext[_agent_service_pb2.ExportAgentRequest, _abc.AsyncIterator[_agent_service_pb2.ExportAgentResponse]],
     ) -> _abc.AsyncIterator[_agent_service_pb2.ExportAgentResponse]:
-        """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND)."""
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Exports an agent with all its tiers.
+        NOT_FOUND (AGENT_NOT_FOUND).
+        """
 
     def ImportAgent(
         self,
         request_iterator: _abc.AsyncIterator[_agent_service_pb2.ImportAgentRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_agent_service_pb2.ImportAgentRequest], _abc.Awaitable[_agent_service_pb2.ImportAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.ImportAgentResponse]:
-        """Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _aio.Server) -> None: ...

@@ -266,14 +266,16 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAuditEvents(self, request, context):
-        """Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Lists audit events, newest first.
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EraseSubject(self, request, context):
-        """Erases the data of a subject from all tiers, and returns what was erased.
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Erases the data of a subject from
+        all tiers, and returns what was erased.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

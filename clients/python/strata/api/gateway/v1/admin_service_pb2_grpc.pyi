@@ -93,9 +93,13 @@ class AdminServiceStub:
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     ListAuditEvents: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]
-    """Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Lists audit events, newest first.
+    INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    """
     EraseSubject: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.EraseSubjectRequest, _admin_service_pb2.EraseSubjectResponse]
-    """Erases the data of a subject from all tiers, and returns what was erased."""
+    """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Erases the data of a subject from
+    all tiers, and returns what was erased.
+    """
 
 class AdminServiceServicer:
     """Organizations, projects, keys, usage and audit.
@@ -252,13 +256,17 @@ class AdminServiceServicer:
         request: _admin_service_pb2.ListAuditEventsRequest,
         context: _aio.ServicerContext[_admin_service_pb2.ListAuditEventsRequest, _abc.Awaitable[_admin_service_pb2.ListAuditEventsResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListAuditEventsResponse]:
-        """Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Lists audit events, newest first.
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
 
     def EraseSubject(
         self,
         request: _admin_service_pb2.EraseSubjectRequest,
         context: _aio.ServicerContext[_admin_service_pb2.EraseSubjectRequest, _abc.Awaitable[_admin_service_pb2.EraseSubjectResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.EraseSubjectResponse]:
-        """Erases the data of a subject from all tiers, and returns what was erased."""
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Erases the data of a subject from
+        all tiers, and returns what was erased.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _aio.Server) -> None: ...
