@@ -27,6 +27,7 @@ from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
+from strata.shared.open_files import raise_open_file_limit
 from strata.shared.reflection import add_reflection
 from strata.shared.service import (
     BackgroundTasks,
@@ -442,6 +443,7 @@ def run_service(name: str, build: Build[SettingsT_contra], settings: SettingsT_c
         print(f"READY {name} {server.address}", flush=True)  # noqa: T201
 
     use_one_arena()
+    raise_open_file_limit()
     configure_logging(settings.log_level, settings.log_format, service=name)
     warn_about_unknown_variables(type(settings))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

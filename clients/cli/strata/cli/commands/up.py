@@ -22,6 +22,7 @@ from strata.protocol.errors import StrataError
 from strata.shared.event_loop import loop_factory
 from strata.shared.heap_trim import use_one_arena
 from strata.shared.logs import LogFormat, LogLevel, configure_logging
+from strata.shared.open_files import raise_open_file_limit
 from strata.shared.server import serve_service
 from strata.shared.service import ListenError, Service, Wiring
 from strata.standalone.compose.local import (
@@ -63,6 +64,7 @@ def run_up(
         report: Called with the progress of the demo model; None shows it here.
     """
     use_one_arena()
+    raise_open_file_limit()
     configure_logging(log_level, log_format)
     console = Console(stderr=False, soft_wrap=True)
     folder = DataFolder(data)
