@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pytest
@@ -119,3 +120,43 @@ async def test_requests_are_uploaded(system: System) -> None:
         return client.upload(client.files.UploadFile, requests).file
 
     assert (await in_program(system, work)).name == "manual.txt"
+
+
+async def test_passages_are_uploaded_while_they_are_listed_by_the_same_client(
+    system: System,
+) -> None:
+    source = await new_agent(system, "sync-source")
+    target = await new_agent(system, "sync-target")
+    callers: set[threading.Thread] = set()
+
+    def work(client: SyncClient) -> tuple[int, set[str]]:
+        client.passages.insert("Trains leave at nine.", agent_id=source)
+
+        def copied() -> Iterator[str]:
+            for passage in client.passages.list(agent_id=source):
+                callers.add(threading.current_thread())
+                yield passage.text
+
+        response = client.passages.upload(copied(), agent_id=target)
+        assert callers == {threading.current_thread()}
+        return response.inserted_count, {one.text for one in client.passages.list(agent_id=target)}
+
+    assert await in_program(system, work) == (1, {"Trains leave at nine."})
+
+
+async def test_uploaded_requests_may_use_the_client_and_their_error_is_raised(
+    system: System,
+) -> None:
+    def work(client: SyncClient) -> None:
+        def requests() -> Iterator[file_pb.UploadFileRequest]:
+            folder = client.files.create_folder(name="sync-unread")
+            header = file_pb.UploadFileHeader(
+                request_id=new_request_id(), folder_id=folder.id, name="manual.txt"
+            )
+            yield file_pb.UploadFileRequest(header=header)
+            raise OSError("The disk is gone.")
+
+        with pytest.raises(OSError, match="The disk is gone"):
+            client.upload(client.files.UploadFile, requests())
+
+    await in_program(system, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
+    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
@@ -15,6 +16,7 @@ from functools import wraps
 from typing import ParamSpec, Protocol, TypeVar
 
 from strata.client.calls.on_thread import LoopThread, OnThread, iterating, returning, show_return
+from strata.client.calls.uploads import RequestStream, requests_of_caller
 from strata.client.connection import Client, connect
 from strata.client.generated.clients import SyncServiceCalls
 from strata.client.services import Services
@@ -92,21 +94,23 @@ class SyncClient(SyncServiceCalls[Client]):
 
     def upload(
         self,
-        method: Callable[[Iterator[RequestT]], Awaitable[ResponseT]],
+        method: Callable[[AsyncIterator[RequestT]], Awaitable[ResponseT]],
         requests: Iterable[RequestT],
     ) -> ResponseT:
         """Makes a call with a stream of requests, and returns its response.
 
         Args:
             method: A method of one of this client's stubs.
-            requests: The requests; read on the thread of the connection.
+            requests: The requests; read on the thread of the caller. They may use this client.
 
         Raises:
             StrataError: The gateway refused, or does not answer.
         """
 
         async def respond() -> ResponseT:
-            return await method(iter(requests))
+            sent = RequestStream(requests_of_caller(requests))
+            with sent.failures():
+                return await method(sent)
 
         return self._thread.run(respond())
 

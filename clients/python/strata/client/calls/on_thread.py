@@ -4,15 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextvars import ContextVar
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 AsyncT = TypeVar("AsyncT")
 AsyncT_co = TypeVar("AsyncT_co", covariant=True)
+
+_Work: TypeAlias = "queue.SimpleQueue[Callable[[], None] | None]"
+
+# Functions for the thread that waits for the current coroutine; None without such a thread.
+_work_of_caller: ContextVar[_Work | None] = ContextVar("work_of_caller", default=None)
+
+
+async def on_calling_thread(function: Callable[..., ResultT], /, *args: Any) -> ResultT:
+    """Calls a function on the thread that waits in `LoopThread.run`; without one, on this thread.
+
+    The function may use the client: the loop continues while it runs.
+    """
+    work = _work_of_caller.get()
+    if work is None:
+        return function(*args)
+    future: Future[ResultT] = Future()
+
+    def call() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(function(*args))
+        except Exception as error:  # noqa: BLE001 - the caller of this function gets every error
+            future.set_exception(error)
+
+    work.put(call)
+    return await asyncio.wrap_future(future)
 
 
 class LoopThread:
@@ -30,13 +60,27 @@ class LoopThread:
         An exception that interrupts the wait, such as `KeyboardInterrupt`, cancels the coroutine.
 
         Raises:
-            RuntimeError: The loop is closed.
+            RuntimeError: The loop is closed, or this is its thread, which cannot wait for itself.
         """
         if not self._thread.is_alive():
             coroutine.close()
             raise RuntimeError("The client is closed.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "An async function that the client calls cannot use the client of connect_sync. "
+                "Make it a plain function, which runs in another thread."
+            )
+        work: _Work = queue.SimpleQueue()
+        before = _work_of_caller.set(work)
         try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        finally:
+            _work_of_caller.reset(before)
+        future.add_done_callback(lambda _: work.put(None))
+        try:
+            while (call := work.get()) is not None:
+                call()
             return future.result()
         except BaseException:
             future.cancel()

@@ -28,6 +28,7 @@ from strata.api.core_memory.v1.file_service_pb2 import (
 from strata.api.core_memory.v1.file_service_pb2_grpc import FileServiceStub
 from strata.client.calls.agents import AgentReference, agent_id_of
 from strata.client.calls.arguments import id_of
+from strata.client.calls.on_thread import on_calling_thread
 from strata.client.services import new_request_id
 from strata.client.tools import wrong_argument
 from strata.protocol.errors import StrataError
@@ -78,7 +79,7 @@ class FileUploads(FileServiceStub):
             replace=replace,
         )
         with _opened(content) as source:
-            requests = _Requests(_file_requests(header, source))
+            requests = RequestStream(_file_requests(header, source))
             with requests.failures():
                 file: File = (await self.UploadFile(requests)).file
         return file
@@ -128,13 +129,15 @@ class PassageUploads(PassageServiceStub):
             if skipped:
                 yield UploadPassagesRequest(skip_count=skipped)
                 await answers.get()
-            for batch in _batches(passages, skipped):
+            rest = _batches(passages, skipped)
+            # The passages may be read from a call of the same client.
+            while batch := await on_calling_thread(next, rest, None):
                 yield UploadPassagesRequest(passages=batch)
                 if await answers.get() is None:
                     return
 
         response = UploadPassagesResponse()
-        requests = _Requests(batches())
+        requests = RequestStream(batches())
         try:
             with requests.failures():
                 async for response in self.UploadPassages(requests):
@@ -145,7 +148,7 @@ class PassageUploads(PassageServiceStub):
         return response
 
 
-class _Requests(AsyncIterator[RequestT]):
+class RequestStream(AsyncIterator[RequestT]):
     """Requests of a call, and the error that ended them.
 
     gRPC cancels a call whose requests fail, and does not say why.
@@ -194,6 +197,14 @@ def _batches(passages: Iterable[str | NewPassage], skipped: int) -> Iterator[lis
 
 def _opened(content: Content) -> BinaryIO:
     return io.BytesIO(content) if isinstance(content, bytes) else Path(content).open("rb")
+
+
+async def requests_of_caller(requests: Iterable[RequestT]) -> AsyncIterator[RequestT]:
+    """Yields requests that are read on the thread of the caller; see `on_calling_thread`."""
+    # A request is wrapped in a tuple, so that None is told apart from the end.
+    wrapped = zip(requests)
+    while read := await on_calling_thread(next, wrapped, ()):
+        yield read[0]
 
 
 async def _file_requests(
