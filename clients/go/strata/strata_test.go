@@ -311,6 +311,7 @@ func TestClientToolsAnswerCalls(t *testing.T) {
 	}{
 		"text":         {value: "At once.", text: "At once."},
 		"JSON":         {value: map[string]int{"seen": 1}, text: `{"seen":1}`},
+		"HTML in JSON": {value: []string{"<b>R&D</b>"}, text: `["<b>R&D</b>"]`},
 		"invalid text": {value: "a\x00b\xff", text: "ab?"},
 		"untrusted": {
 			value: strata.Untrusted{Value: "x", Label: commonv1.Provenance_PROVENANCE_MCP},

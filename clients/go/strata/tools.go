@@ -120,8 +120,12 @@ func asText(value any) (string, error) {
 	if text, ok := value.(string); ok {
 		return text, nil
 	}
-	encoded, err := json.Marshal(value)
-	return string(encoded), err
+	// The model must read "<b>", not "\u003cb\u003e", the default of the encoder for pages of HTML.
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return strings.TrimSuffix(text.String(), "\n"), err
 }
 
 // sendable returns text that is valid in a message: UTF-8 without NUL, and truncated.

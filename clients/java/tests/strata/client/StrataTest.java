@@ -515,6 +515,50 @@ final class StrataTest {
   }
 
   @Test
+  void anErrorOfAnUntrustedToolIsMarked() {
+    ClientTool untrusted =
+        new ClientTool(
+            "look",
+            "",
+            "{}",
+            Provenance.PROVENANCE_WEB,
+            arguments -> {
+              throw new IOException("The page says: too far");
+            });
+    ApprovalDecision decision = decisionOf(untrusted);
+    assertEquals(ToolStatus.TOOL_STATUS_FAILED, decision.getClientStatus());
+    assertEquals(List.of(Provenance.PROVENANCE_WEB), decision.getClientTaintList());
+  }
+
+  @Test
+  void anInterruptOfAToolEndsTheIterationWithoutAnAnswer() {
+    runs.connection(asked(1), finished(2, StopReason.STOP_REASON_REQUIRES_APPROVAL));
+    ClientTool slow =
+        tool(
+            arguments -> {
+              Thread.currentThread().interrupt();
+              Thread.sleep(10_000);
+              return "";
+            });
+    StatusRuntimeException error =
+        assertThrows(
+            StatusRuntimeException.class,
+            () -> strata.ask("agent-1", "Look.", quick.withTools(slow)));
+    assertEquals(Status.Code.CANCELLED, error.getStatus().getCode());
+    assertInstanceOf(InterruptedException.class, error.getCause());
+    assertTrue(Thread.interrupted());
+    assertEquals(List.of(), runs.answered);
+  }
+
+  @Test
+  void responsesMayBeLargerThanTheDefaultOfGrpc() {
+    String text = "x".repeat(5 << 20);
+    runs.connection(
+        stored(1, Role.ROLE_ASSISTANT, text), finished(2, StopReason.STOP_REASON_END_TURN));
+    assertEquals(text.length(), strata.ask("agent-1", "Hi.", quick).length());
+  }
+
+  @Test
   void returnsAreMarkedCleanedAndCut() {
     var untrusted =
         new ClientTool("look", "", "{}", Provenance.PROVENANCE_MCP, arguments -> "a\0b\ud800");

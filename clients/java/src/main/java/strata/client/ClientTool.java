@@ -1,5 +1,6 @@
 package strata.client;
 
+import io.grpc.Status;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
@@ -19,8 +20,8 @@ import strata.api.common.v1.ToolStatus;
  * @param name At most 48 characters.
  * @param description Description for the model.
  * @param parametersJson JSON schema of the arguments, an object.
- * @param provenance Source of untrusted returns, PROVENANCE_WEB or PROVENANCE_MCP, which taints the
- *     turn; PROVENANCE_UNSPECIFIED for trusted returns.
+ * @param provenance Source of untrusted returns and exceptions, PROVENANCE_WEB or PROVENANCE_MCP,
+ *     which taints the turn; PROVENANCE_UNSPECIFIED if they are trusted.
  * @param body Makes a call.
  */
 public record ClientTool(
@@ -37,6 +38,8 @@ public record ClientTool(
      *
      * @param argumentsJson The arguments of the model, a JSON object that is not validated.
      * @return The return for the model: text, or JSON.
+     * @throws InterruptedException The thread was interrupted, which ends the iteration of the
+     *     events; the call is not answered.
      * @throws Exception The call failed; the model gets the class and the message of the exception.
      */
     String call(String argumentsJson) throws Exception;
@@ -75,12 +78,20 @@ public record ClientTool(
         ApprovalDecision.newBuilder()
             .setToolCallId(call.getToolCallId())
             .setArgumentsHash(argumentsHash);
+    if (provenance != Provenance.PROVENANCE_UNSPECIFIED) {
+      // Messages of exceptions may quote untrusted content, too.
+      decision.addClientTaint(provenance);
+    }
     try {
       String arguments = call.getArguments();
       decision.setClientReturn(sendable(body.call(arguments.isEmpty() ? "{}" : arguments)));
-      if (provenance != Provenance.PROVENANCE_UNSPECIFIED) {
-        decision.addClientTaint(provenance);
-      }
+    } catch (InterruptedException interrupted) {
+      // The thread is asked to stop, which is not a failure that the model should get.
+      Thread.currentThread().interrupt();
+      throw Status.CANCELLED
+          .withDescription("The thread was interrupted in the tool " + name + ".")
+          .withCause(interrupted)
+          .asRuntimeException();
     } catch (Exception error) {
       decision.setClientStatus(ToolStatus.TOOL_STATUS_FAILED);
       decision.setClientReturn(

@@ -50,6 +50,8 @@ public final class Strata implements AutoCloseable {
       Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
   private static final long CALL_SECONDS = 30;
   private static final long PING_SECONDS = 10;
+  // The default of gRPC, 4 MiB, is less than a gateway can be configured to send.
+  private static final int MAX_MESSAGE_BYTES = 16 << 20;
 
   private final ManagedChannel transport;
   private final ScheduledExecutorService timer;
@@ -92,7 +94,8 @@ public final class Strata implements AutoCloseable {
     ManagedChannelBuilder<?> builder =
         Grpc.newChannelBuilder(
             target, tls ? TlsChannelCredentials.create() : InsecureChannelCredentials.create());
-    return of(builder.keepAliveTime(PING_SECONDS, TimeUnit.SECONDS).build(), apiKey);
+    builder.keepAliveTime(PING_SECONDS, TimeUnit.SECONDS);
+    return of(builder.maxInboundMessageSize(MAX_MESSAGE_BYTES).build(), apiKey);
   }
 
   /**
