@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from faults.live import Live, ModelThread
 from faults.surviving import until_answered
+from faults.webhook_receiver import WebhookReceiver
 from prepared_folder import copy_prepared_folder
 
 
@@ -25,15 +26,25 @@ def model() -> Iterator[ModelThread]:
         yield thread
 
 
+@pytest.fixture(scope="session")
+def receiver() -> Iterator[WebhookReceiver]:
+    """A receiver of webhooks that every shared Strata may reach."""
+    with WebhookReceiver() as receiver:
+        yield receiver
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def lives(
-    session_folder: Path, prepared_folder: Path, model: ModelThread
+    session_folder: Path, prepared_folder: Path, model: ModelThread, receiver: WebhookReceiver
 ) -> AsyncIterator[dict[bool, Live]]:
     """A Strata as one process and one with a process for each service (True), not started yet."""
     folders = {split: session_folder / ("split" if split else "single") for split in (False, True)}
     for folder in folders.values():
         copy_prepared_folder(prepared_folder, folder)
-    lives = {split: Live(folder, model.url, split=split) for split, folder in folders.items()}
+    lives = {
+        split: Live(folder, model.url, split=split, environment=receiver.environment)
+        for split, folder in folders.items()
+    }
     yield lives
     for strata in lives.values():
         if strata.runs:
