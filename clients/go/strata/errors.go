@@ -1,6 +1,7 @@
 package strata
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -32,6 +33,13 @@ func FailureOf(err error) Failure {
 	failure := Failure{Code: connect.CodeOf(err), Message: err.Error()}
 	var refused *connect.Error
 	if !errors.As(err, &refused) {
+		// The context of the caller ended during a pause, for example.
+		switch {
+		case errors.Is(err, context.Canceled):
+			failure.Code = connect.CodeCanceled
+		case errors.Is(err, context.DeadlineExceeded):
+			failure.Code = connect.CodeDeadlineExceeded
+		}
 		return failure
 	}
 	failure.Message = refused.Message()

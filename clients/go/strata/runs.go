@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	commonv1 "strata.internal/api/common/v1"
 	gatewayv1 "strata.internal/api/gateway/v1"
@@ -59,6 +60,11 @@ func (client *Client) Send(
 		request.RequestId = NewRequestID()
 	}
 	return func(yield func(*commonv1.RunEvent, error) bool) {
+		// Otherwise it would fail like a broken connection, and be repeated.
+		if _, err := proto.Marshal(request); err != nil {
+			yield(nil, connect.NewError(connect.CodeInvalidArgument, err))
+			return
+		}
 		follower := client.sending(request)
 		for range maxAnswers {
 			var asked *commonv1.ApprovalRequestPart

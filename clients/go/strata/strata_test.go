@@ -3,6 +3,7 @@ package strata_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -267,6 +268,26 @@ func TestTheEndOfTheContextEndsTheIteration(t *testing.T) {
 			t.Error(err)
 		}
 		cancel()
+	}
+}
+
+func TestARequestThatCannotBeEncodedIsRefusedAtOnce(t *testing.T) {
+	runs := &runs{}
+	options := strata.SendOptions{BackOff: strata.BackOff{First: time.Millisecond, Patience: 100 * time.Millisecond}}
+	_, err := clientOf(t, &agents{}, runs).Ask(t.Context(), "a", "not UTF-8: \xff", options)
+	if failure := strata.FailureOf(err); failure.Code != connect.CodeInvalidArgument || len(runs.requests) != 0 {
+		t.Error(err, failure, runs.requests)
+	}
+}
+
+func TestTheEndOfTheContextHasACode(t *testing.T) {
+	for err, code := range map[error]connect.Code{
+		context.Canceled:         connect.CodeCanceled,
+		context.DeadlineExceeded: connect.CodeDeadlineExceeded,
+	} {
+		if failure := strata.FailureOf(fmt.Errorf("asking: %w", err)); failure.Code != code {
+			t.Error(failure)
+		}
 	}
 }
 

@@ -1,12 +1,12 @@
-import type { MessageInitShape } from "@bufbuild/protobuf";
-import type { CallOptions, Client } from "@connectrpc/connect";
+import { create, type DescMessage, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { type CallOptions, type Client, Code, ConnectError } from "@connectrpc/connect";
 
 import { failureOf, mayBeRepeated, UnreachableError } from "./errors.js";
 import { abortableSleep, type BackOff, DEFAULT_BACK_OFF, growingPauses } from "./pauses.js";
 import type { RunEvent } from "./strata/api/common/v1/run_event_pb.js";
-import type {
+import {
   RespondToApprovalRequestSchema,
-  RunService,
+  type RunService,
   SendMessageRequestSchema,
   StreamRunRequestSchema,
 } from "./strata/api/gateway/v1/run_service_pb.js";
@@ -49,12 +49,14 @@ export class RunFollower {
    * @param request The request; one that starts a run needs a `requestId`, so that a repeated
    *   request does not start a second one.
    * @param options Options for following the run.
+   * @throws ConnectError A field has a value that its type does not allow, such as a fraction.
    */
   constructor(
     private readonly runs: Client<typeof RunService>,
     private readonly request: FollowedRequest,
     private readonly options: FollowOptions = {},
   ) {
+    checkRequest(request);
     const resumed = "resume" in request ? request.resume : {};
     this.runId = resumed.runId ?? "";
     this.sequence = resumed.afterSequence ?? 0n;
@@ -147,5 +149,26 @@ export class RunFollower {
 
   private setRunId(runId: string): void {
     this.runId ||= runId;
+  }
+}
+
+/** The transport reports such a request like a broken connection, so that it would be repeated. */
+function checkRequest(request: FollowedRequest): void {
+  if ("send" in request) checkFields(SendMessageRequestSchema, request.send);
+  else if ("respond" in request) checkFields(RespondToApprovalRequestSchema, request.respond);
+  else checkFields(StreamRunRequestSchema, request.resume);
+}
+
+function checkFields<T extends DescMessage>(schema: T, fields: MessageInitShape<T>): void {
+  try {
+    toBinary(schema, create(schema, fields));
+  } catch (error) {
+    throw new ConnectError(
+      error instanceof Error ? error.message : String(error),
+      Code.InvalidArgument,
+      undefined,
+      undefined,
+      error,
+    );
   }
 }

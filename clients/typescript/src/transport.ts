@@ -20,9 +20,15 @@ const CALL_MS = 30_000;
  * Returns a transport that sends the API key, limits the time of unary calls, and, while the
  * gateway is unavailable, repeats the calls that the contract declares repeatable. Those that have
  * a request id are repeated only with one.
+ *
+ * @throws TypeError The API key has characters that a header cannot have.
  */
 export function gatewayTransport(inner: Transport, options: ConnectionOptions): Transport {
   const { apiKey, timeoutMs = CALL_MS } = options;
+  // Otherwise each call would fail, which looks like a broken connection.
+  if (!/^[\x21-\x7e]*$/.test(apiKey.trim())) {
+    throw new TypeError("The API key has spaces or characters that are not ASCII.");
+  }
   const withKey = (header: HeadersInit | undefined): Headers => {
     const headers = new Headers(header);
     if (!headers.has("authorization")) headers.set("authorization", `Bearer ${apiKey}`);

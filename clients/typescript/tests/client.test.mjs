@@ -112,6 +112,31 @@ test("a message is sent again with its id until the run is known, which then is 
   assert.deepEqual([runId, afterSequence, streamTokens], [RUN, 1n, true]);
 });
 
+test("a request that cannot be encoded is refused at once, and not sent", async () => {
+  let attempts = 0;
+  const runs = {
+    async *sendMessage() {
+      attempts++;
+    },
+  };
+  const backOff = { ...BACK_OFF, patienceMs: 100 };
+  for (const maxSteps of [1.5, 1e12]) {
+    await assert.rejects(clientOf({ runs }).ask("agent-1", "Hi.", { maxSteps, backOff }), (error) => {
+      assert.equal(failureOf(error).code, Code.InvalidArgument);
+      assert.match(error.message, /max_steps/);
+      return true;
+    });
+  }
+  assert.equal(attempts, 0);
+});
+
+test("a key that cannot be sent is refused when the client is made", () => {
+  const transport = createRouterTransport(() => {});
+  assert.throws(() => new StrataClient(transport, { apiKey: "ключ" }), TypeError);
+  assert.throws(() => new StrataClient(transport, { apiKey: "a\nb" }), TypeError);
+  new StrataClient(transport, { apiKey: "sk-1\n" });
+});
+
 test("a run that is resumed after its last event yields nothing", async () => {
   const runs = { async *streamRun() {} };
   const options = { afterSequence: 2n, backOff: { ...BACK_OFF, patienceMs: 30 } };
