@@ -14,17 +14,50 @@ import typing as _strata_typing
 def _strata_call(
     _strata_function: _strata_typing.Any, _strata_arguments: dict[str, _strata_typing.Any]
 ) -> _strata_typing.Any:
-    import typing  # noqa: PLC0415 - see above
-
-    try:
-        hints = typing.get_type_hints(_strata_function)
-    except Exception:  # noqa: BLE001 - names that exist only for type checkers
-        hints = {}
+    hints = _strata_hints(_strata_function)
     converted = {
         name: _strata_convert(value, hints[name]) if name in hints else value
         for name, value in _strata_arguments.items()
     }
     return _strata_function(**converted)
+
+
+def _strata_hints(_strata_holder: _strata_typing.Any) -> dict[str, _strata_typing.Any]:
+    """Returns the types of a function's parameters, or of the members of a class.
+
+    A type that cannot be resolved is Any: its name may exist only for type checkers. The others
+    stay known.
+    """
+    import importlib  # noqa: PLC0415 - see above
+    import sys  # noqa: PLC0415
+    import types  # noqa: PLC0415
+    import typing  # noqa: PLC0415
+
+    try:
+        return typing.get_type_hints(_strata_holder)
+    except Exception:  # noqa: BLE001, S110 - each type is resolved separately below
+        pass
+    hints: dict[str, typing.Any] = {}
+    is_class = isinstance(_strata_holder, type)
+    for part in reversed(_strata_holder.__mro__) if is_class else [_strata_holder]:
+        function = part
+        while not is_class and hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        module = sys.modules.get(getattr(part, "__module__", ""))
+        names = getattr(function, "__globals__", None) or getattr(module, "__dict__", {})
+        try:
+            annotations = getattr(part, "__annotations__", {})
+        except NameError:
+            # Since Python 3.14, annotations are evaluated when they are first read.
+            library: typing.Any = importlib.import_module("annotationlib")
+            annotations = library.get_annotations(part, format=library.Format.FORWARDREF)
+        for name, annotation in annotations.items():
+            alone = types.SimpleNamespace(__annotations__={name: annotation})
+            try:
+                hints.update(typing.get_type_hints(alone, names))
+            except Exception:  # noqa: BLE001 - the type cannot be resolved
+                hints[name] = typing.Any
+    return hints
 
 
 def _strata_convert(  # noqa: C901
@@ -37,13 +70,22 @@ def _strata_convert(  # noqa: C901
     import types  # noqa: PLC0415
     import typing  # noqa: PLC0415
 
+    while type(kind).__name__ == "TypeAliasType":
+        kind = kind.__value__
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Annotated, typing.Required, typing.NotRequired):
         return _strata_convert(value, inside[0])
     if origin is typing.Union or origin is types.UnionType:
+        failure = None
         for option in inside:
             if _strata_matches(value, option):
-                return _strata_convert(value, option)
+                try:
+                    return _strata_convert(value, option)
+                except ValueError as error:
+                    # Any text matches a date; it may be meant for a later option.
+                    failure = failure or error
+        if failure is not None:
+            raise failure
         return value
     if isinstance(value, list):
         whole = origin or kind
@@ -72,7 +114,7 @@ def _strata_convert(  # noqa: C901
         if hasattr(kind, "model_validate"):
             return kind.model_validate(value)
         if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
-            hints = typing.get_type_hints(kind)
+            hints = _strata_hints(kind)
             converted = {
                 name: _strata_convert(element, hints[name]) for name, element in value.items()
             }
@@ -91,6 +133,8 @@ def _strata_matches(  # noqa: C901
     import types  # noqa: PLC0415
     import typing  # noqa: PLC0415
 
+    while type(kind).__name__ == "TypeAliasType":
+        kind = kind.__value__
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Annotated, typing.Required, typing.NotRequired):
         return _strata_matches(value, inside[0])
@@ -121,12 +165,9 @@ def _strata_matches(  # noqa: C901
             hints = {name: one.annotation for name, one in whole.model_fields.items()}
             needed = {name for name, one in whole.model_fields.items() if one.is_required()}
         elif typing.is_typeddict(whole):
-            hints, needed = (
-                typing.get_type_hints(whole),
-                set(getattr(whole, "__required_keys__", ())),
-            )
+            hints, needed = _strata_hints(whole), set(getattr(whole, "__required_keys__", ()))
         elif dataclasses.is_dataclass(whole):
-            hints = typing.get_type_hints(whole)
+            hints = _strata_hints(whole)
             missing = dataclasses.MISSING
             needed = {
                 one.name

@@ -66,6 +66,10 @@ class Annotations:
         finally:
             self._depth -= 1
 
+    def is_field(self, node: ast.expr | None) -> bool:
+        """Returns whether an expression calls pydantic's ``Field``."""
+        return isinstance(node, ast.Call) and self._names.qualified(node.func) == "pydantic.Field"
+
     def _schema(self, node: ast.expr) -> Schema:
         match node:
             case ast.Constant(value=None):

@@ -137,7 +137,8 @@ def _member(
 ) -> Member | None:
     outer = annotation.value if isinstance(annotation, ast.Subscript) else annotation
     wrapper = names.qualified(outer)
-    if wrapper == "typing.ClassVar":
+    # `_: KW_ONLY` is a mark among the fields, not a field.
+    if wrapper in {"typing.ClassVar", "dataclasses.KW_ONLY"}:
         return None
     if wrapper == "dataclasses.InitVar":
         raise AnnotationError(f"{name} is an InitVar; make it a field")

@@ -179,6 +179,11 @@ def _property(
 ) -> dict[str, Any]:
     if parameter.annotation is None:
         raise AnnotationError(f"has no annotation; write its type, such as {parameter.arg}: str")
+    if annotations.is_field(default):
+        raise AnnotationError(
+            "has pydantic's Field as its default, which a function would get as its value; write"
+            f" {parameter.arg}: Annotated[{ast.unparse(parameter.annotation)}, Field(...)]"
+        )
     schema = annotations.schema(parameter.annotation)
     description = documented.arguments.get(parameter.arg)
     if description:

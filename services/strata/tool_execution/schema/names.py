@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import typing
 from collections.abc import Iterator
+from typing import Any
 
 # Builtin names, unless the module redefines them.
 _BUILTINS = frozenset(
@@ -32,6 +33,8 @@ _SAME = {
         for name in ("Mapping", "MutableMapping")
     },
 }
+# `type X = ...`, which Python has since 3.12.
+_TYPE_STATEMENT: Any = getattr(ast, "TypeAlias", None)
 
 
 class ModuleNames:
@@ -75,6 +78,10 @@ class ModuleNames:
         return _SAME.get(full_name, full_name)
 
     def _read(self, statement: ast.stmt) -> None:
+        if _TYPE_STATEMENT is not None and isinstance(statement, _TYPE_STATEMENT):
+            if not statement.type_params:
+                self._aliases[statement.name.id] = statement.value
+            return
         match statement:
             case ast.ClassDef(name=name):
                 self.classes[name] = statement

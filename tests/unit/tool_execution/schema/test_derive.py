@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from textwrap import dedent
 from typing import Any
 
@@ -327,3 +328,39 @@ def test_defaults_that_json_cannot_express_are_omitted() -> None:
 def test_the_state_parameter_is_read_from_the_source(source: str, takes: bool) -> None:
     assert takes_agent_state(source, "f") is takes
     assert derived(source).takes_agent_state is takes
+
+
+def test_the_mark_between_fields_of_a_dataclass_is_no_member() -> None:
+    point = """
+        from dataclasses import KW_ONLY, dataclass
+
+        @dataclass
+        class Point:
+            x: int
+            _: KW_ONLY
+            y: int = 0
+    """
+    assert schema("Point", point)["properties"] == {
+        "x": {"type": "integer"},
+        "y": {"type": "integer"},
+    }
+
+
+def test_a_field_of_pydantic_is_refused_as_a_default() -> None:
+    # Outside of a model nothing reads it: the function would get the object itself.
+    source = """
+        from pydantic import Field
+
+        def f(x: int = Field(5, description="How many.")) -> int:
+            return x
+    """
+    (problem,) = problems(source)
+    assert "Annotated[int, Field(...)]" in problem
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement type is new in Python 3.12")
+def test_a_type_statement_is_the_type_that_it_names() -> None:
+    integers = {"type": "array", "items": {"type": "integer"}}
+    assert schema("Numbers", "type Numbers = list[int]") == integers
+    assert problems("type A = list[A]\ndef f(x: A): ...")
+    assert problems("type A[T] = list[T]\ndef f(x: A[int]): ...")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import functools
+import sys
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
 from pydantic import BaseModel
@@ -37,6 +39,16 @@ class Plain:
     pass
 
 
+if TYPE_CHECKING:
+    from nowhere import Unknown  # type: ignore[import-not-found]
+
+
+@dataclass
+class Half:
+    unit: Unit
+    words: Unknown
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "made"),
     [
@@ -63,6 +75,12 @@ class Plain:
         (["c"], Options | list[Unit], [Unit.CELSIUS]),
         (["c"], Options | str, ["c"]),
         ("x", int, "x"),
+        ("tomorrow", dt.date | str, "tomorrow"),
+        ("2026-01-02", dt.date | str, dt.date(2026, 1, 2)),
+        ("2026-01-02T03Z", dt.date | dt.datetime, dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)),
+        (["soon"], list[dt.date] | list[str], ["soon"]),
+        ({"unit": "c", "words": [1]}, Half, Half(Unit.CELSIUS, [1])),
+        ({"unit": "c", "words": [1]}, Half | None, Half(Unit.CELSIUS, [1])),
     ],
 )
 def test_a_value_is_converted_to_its_annotated_type(value: Any, kind: Any, made: Any) -> None:
@@ -83,6 +101,33 @@ def test_annotations_that_cannot_be_evaluated_leave_values_as_they_are() -> None
         return a
 
     assert _strata_call(tool, {"a": {"x": 1}}) == {"x": 1}
+
+
+def test_an_annotation_that_cannot_be_evaluated_leaves_the_other_conversions() -> None:
+    def tool(a: Unit, b: Missing, *, c: set[int]) -> AlsoMissing:  # type: ignore[name-defined]  # noqa: F821
+        return a, b, c
+
+    @functools.wraps(tool)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return tool(*args, **kwargs)
+
+    arguments = {"a": "c", "b": ["c"], "c": [1, 1]}
+    made = (Unit.CELSIUS, ["c"], {1})
+    assert _strata_call(tool, arguments) == made
+    assert _strata_call(wrapped, arguments) == made
+
+
+def test_a_text_that_fits_no_option_of_a_union_raises_the_error_of_the_first() -> None:
+    with pytest.raises(ValueError, match="isoformat"):
+        _strata_convert("tomorrow", dt.date | None)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement type is new in Python 3.12")
+def test_a_type_statement_is_the_type_that_it_names() -> None:
+    module: dict[str, Any] = {}
+    exec("type Numbers = set[int]\ntype More = Numbers", module)
+    assert _strata_convert([1, 1], module["More"]) == {1}
+    assert _strata_convert([1, 1], module["More"] | None) == {1}
 
 
 def test_a_value_that_does_not_fit_raises_the_error_of_its_class() -> None:
