@@ -823,6 +823,14 @@ def _first_sentence(comment: str) -> str:
     return re.split(r"(?<=\.)\s", comment, maxsplit=1)[0]
 
 
+def _summary(comment: str) -> str:
+    """Returns the first sentence, and the second one if the first is only a warning."""
+    first = _first_sentence(comment)
+    if not first.startswith("Not implemented"):
+        return first
+    return f"**{first}** {_first_sentence(comment[len(first) :].lstrip())}"
+
+
 _INTRODUCTION = (
     "Generated from the [contracts](../../protos) by `clients/generate_python.py`; the",
     "[guide](python.md#calls) says how calls work. The arguments shown may be given by position;",
@@ -846,7 +854,7 @@ def page() -> str:
             result = re.sub(r"\b\w+_pb2\.", "", method.returned_type())
             result = f"iterates over `{result}`" if method.iterates else f"`{result}`"
             call = f"`{method.name}({method.signature()})`"
-            lines.append(f"| {call} | {result} | {_first_sentence(method.comment)} |")
+            lines.append(f"| {call} | {result} | {_summary(method.comment)} |")
         if (by_hand := SERVICES[service.name].by_hand) is not None:
             lines += [
                 f"| `{name}({arguments})` | `{result}` | {summary} |"

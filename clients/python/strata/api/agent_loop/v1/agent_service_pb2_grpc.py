@@ -244,7 +244,8 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ImportAgent(self, request_iterator, context):
-        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent. INVALID_ARGUMENT (the archive is damaged).
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent.
+        INVALID_ARGUMENT (the archive is damaged).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

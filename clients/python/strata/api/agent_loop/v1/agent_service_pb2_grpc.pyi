@@ -91,7 +91,9 @@ class AgentServiceStub:
     NOT_FOUND (AGENT_NOT_FOUND).
     """
     ImportAgent: _aio.StreamUnaryMultiCallable[_agent_service_pb2.ImportAgentRequest, _agent_service_pb2.ImportAgentResponse]
-    """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
+    """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent.
+    INVALID_ARGUMENT (the archive is damaged).
+    """
 
 class AgentServiceServicer:
     """Agents and their conversations.
@@ -241,6 +243,8 @@ class AgentServiceServicer:
         request_iterator: _abc.AsyncIterator[_agent_service_pb2.ImportAgentRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_agent_service_pb2.ImportAgentRequest], _abc.Awaitable[_agent_service_pb2.ImportAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.ImportAgentResponse]:
-        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
+        """Not implemented in this release (UNIMPLEMENTED, NOT_BUILT). Imports an exported agent.
+        INVALID_ARGUMENT (the archive is damaged).
+        """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _aio.Server) -> None: ...
