@@ -207,7 +207,9 @@ class EmbeddedPostgres:
         elif version.read_text().strip() != str(major):
             raise FailedPreconditionError(
                 f"{self._data} was written by PostgreSQL {version.read_text().strip()}, but "
-                f"PostgreSQL {major} is installed. Use the old release to export, or pg_upgrade.",
+                f"PostgreSQL {major} is installed. Write a backup with the release that wrote the"
+                " folder (`strata backup`), and make a new folder from it with this one (`strata"
+                " restore`).",
                 reason=Reason.SCHEMA_OUTDATED,
             )
 

@@ -210,7 +210,9 @@ async def test_data_of_another_major_version_is_refused_untouched(
     version = server.folder / "data" / "PG_VERSION"
     version.write_text("14\n")
 
-    with pytest.raises(FailedPreconditionError, match=r"PostgreSQL 14.*pg_upgrade"):
+    with pytest.raises(
+        FailedPreconditionError, match=r"PostgreSQL 14.*strata backup.*strata restore"
+    ):
         await EmbeddedPostgres(server.folder).start()
     version.write_text("18\n")
     await server.start()
