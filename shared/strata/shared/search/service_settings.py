@@ -84,9 +84,9 @@ class SearchingServiceSettings(ServiceSettings):
         le=2,
         description=(
             "Minimum score of a search result: similarity of meaning (0 to 1) plus match of words "
-            "(0 to 1). Queries of up to three words that are not questions need 60 % of it. Raise it "
-            "if searches return unrelated texts, lower it if they miss related ones; 0 returns the "
-            "nearest texts, related or not."
+            "(0 to 1). Queries of up to three words that are not questions need 60 % of it. Raise "
+            "it if searches return unrelated texts, lower it if they miss related ones; 0 returns "
+            "the nearest texts, related or not."
         ),
     )
     reindex_grace_s: float = Field(
@@ -97,8 +97,8 @@ class SearchingServiceSettings(ServiceSettings):
     reindex_by_key: bool = Field(
         default=True,
         description=(
-            "Allow organization keys with the scope installation.admin to rebuild an index, which all projects share; set it "
-            "to false where projects belong to different owners."
+            "Allow organization keys with the scope installation.admin to rebuild an index that all "
+            "projects of a partition share. Rebuilding the index of one archive is not affected."
         ),
     )
 
