@@ -19,7 +19,7 @@ from strata.agent_loop.models.presets.fields import settings_of_presets
 from strata.agent_loop.models.presets.table import PRESETS, preset_of
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.shared.secrets import MasterKeySettings
-from strata.shared.settings import MIB, ServerLimits, ServiceSettings, settings_config
+from strata.shared.settings import MIB, RunServerLimits, ServiceSettings, settings_config
 from strata.shared.web.addresses import read_networks
 
 if TYPE_CHECKING:
@@ -110,23 +110,13 @@ class EndpointSettings(BaseModel):
         )
 
 
-class TurnLimits(ServerLimits):
-    """Limits of a server whose streams are turns, most of which wait for a model."""
-
-    max_in_flight_streams: int = Field(
-        default=1024,
-        gt=0,
-        description="Turns at once; not less than the concurrent runs of a gateway.",
-    )
-
-
 class AgentLoopSettings(MasterKeySettings, _PresetSettings):
     """Settings of the agent loop."""
 
     model_config = settings_config("agent_loop")
 
     port: int = Field(default=7601, ge=0, le=65535, description="Port; 0 lets the system choose.")
-    limits: TurnLimits = Field(default_factory=TurnLimits, description="Server limits.")
+    limits: RunServerLimits = Field(default_factory=RunServerLimits, description="Server limits.")
     journal_days: int = Field(
         default=2, gt=0, description="Days for which the journal of a run is kept."
     )

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from strata.shared.sandbox import JAIL_UID
 from strata.shared.secrets import MasterKeySettings
-from strata.shared.settings import MIB, settings_config
+from strata.shared.settings import MIB, RunServerLimits, settings_config
 from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.host_patterns import problem_of
@@ -29,6 +29,7 @@ class ToolExecutionSettings(MasterKeySettings):
     model_config = settings_config("tool_execution")
 
     port: int = Field(default=7605, ge=0, le=65535, description="Port; 0 lets the system choose.")
+    limits: RunServerLimits = Field(default_factory=RunServerLimits, description="Server limits.")
     tool_timeout_s: float = Field(
         default=60.0, gt=0, description="Seconds that one call of a built-in tool may take."
     )

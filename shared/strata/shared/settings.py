@@ -176,6 +176,17 @@ class ServerLimits(BaseModel):
     )
 
 
+class RunServerLimits(ServerLimits):
+    """Limits of a server that has a stream for each run, most of which wait for something else."""
+
+    max_in_flight_streams: int = Field(
+        default=1024,
+        gt=0,
+        description="Streaming calls at once before load is shed: turns, or calls of tools. Not less"
+        " than the concurrent runs of a gateway.",
+    )
+
+
 class ServiceSettings(EnvironmentSettings):
     """Fields that all services share."""
 
