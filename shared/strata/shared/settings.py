@@ -182,8 +182,8 @@ class RunServerLimits(ServerLimits):
     max_in_flight_streams: int = Field(
         default=1024,
         gt=0,
-        description="Streaming calls at once before load is shed: turns, or calls of tools. Not less"
-        " than the concurrent runs of a gateway.",
+        description="Streaming calls at once before load is shed: turns, or calls of tools. Not"
+        " less than the concurrent runs of a gateway.",
     )
 
 
