@@ -97,8 +97,9 @@ class SearchingServiceSettings(ServiceSettings):
     reindex_by_key: bool = Field(
         default=True,
         description=(
-            "Allow organization keys with the scope installation.admin to rebuild an index that all "
-            "projects of a partition share. Rebuilding the index of one archive is not affected."
+            "Allow organization keys with the scope installation.admin to rebuild an index that "
+            "all projects of a partition share. Rebuilding the index of one archive is not "
+            "affected."
         ),
     )
 

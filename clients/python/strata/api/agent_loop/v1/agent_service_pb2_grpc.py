@@ -160,8 +160,9 @@ class AgentServiceServicer:
     def DeleteAgent(self, request, context):
         """Deletes an agent with its conversations, messages, own archive and own blocks, and cancels its
         open runs. Messages and passages are destroyed. Blocks are hidden with their history, as by
-        DeleteBlock, which destroys them with purge. Its own archive and its own blocks stay if they are
-        attached to another agent. Its memory agent is deleted with it. If the
+        DeleteBlock, which destroys them with purge. Its own blocks are those that were created with it
+        or by its tools; blocks of CreateBlock are only detached. Its own archive and its own blocks
+        stay if they are attached to another agent. Its memory agent is deleted with it. If the
         deleted agent is a memory agent, enable_sleeptime of its agent becomes false. Repeating the
         call completes an interrupted deletion; otherwise the server completes it after two minutes.
         NOT_FOUND (AGENT_NOT_FOUND).
