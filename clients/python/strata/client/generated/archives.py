@@ -140,9 +140,10 @@ class ArchiveCalls(archive_service_pb2_grpc.ArchiveServiceStub):
     async def attach(
         self, agent_id: AgentReference, archive_id: str | archive_service_pb2.Archive
     ) -> archive_service_pb2.Archive:
-        """Attaches an archive to an agent, which can then search it and write to it.
+        """Attaches an archive to an agent, which then searches it.
 
-        NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
+        The agent's own passages still go to its own archive; InsertPassage with archive_id writes
+        to this one. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.

@@ -128,7 +128,8 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachArchive(self, request, context):
-        """Attaches an archive to an agent, which can then search it and write to it. NOT_FOUND
+        """Attaches an archive to an agent, which then searches it. The agent's own passages still go to
+        its own archive; InsertPassage with archive_id writes to this one. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -36,7 +36,8 @@ class ArchiveServiceStub:
     DeleteArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DeleteArchiveRequest, _archive_service_pb2.DeleteArchiveResponse]
     """Deletes an archive with its passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
     AttachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.AttachArchiveRequest, _archive_service_pb2.AttachArchiveResponse]
-    """Attaches an archive to an agent, which can then search it and write to it. NOT_FOUND
+    """Attaches an archive to an agent, which then searches it. The agent's own passages still go to
+    its own archive; InsertPassage with archive_id writes to this one. NOT_FOUND
     (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     DetachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DetachArchiveRequest, _archive_service_pb2.DetachArchiveResponse]
@@ -104,7 +105,8 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.AttachArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.AttachArchiveRequest, _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]:
-        """Attaches an archive to an agent, which can then search it and write to it. NOT_FOUND
+        """Attaches an archive to an agent, which then searches it. The agent's own passages still go to
+        its own archive; InsertPassage with archive_id writes to this one. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
 
