@@ -141,7 +141,7 @@ def serve(request: dict[str, Any]) -> None:
         return
     if method == "initialize":
         result: dict[str, Any] = {
-            "protocolVersion": parameters["protocolVersion"],
+            "protocolVersion": os.environ.get("PROTOCOL_VERSION", parameters["protocolVersion"]),
             "capabilities": {"tools": {"listChanged": True}},
             "serverInfo": {"name": "program", "version": "1"},
         }

@@ -115,6 +115,12 @@ async def test_a_call_whose_server_dies_has_an_unknown_outcome(mcp: Mcp) -> None
     assert json.loads(await mcp.run("mortal__echo", n=1)) == {"n": 1}
 
 
+async def test_an_unsupported_version_of_the_protocol_is_named(mcp: Mcp) -> None:
+    environment = {"PROTOCOL_VERSION": "1999-01-01"}
+    server, _ = await mcp.program("old", tool("echo"), environment=environment)
+    assert "Unsupported protocol version from the server: 1999-01-01" in server.error
+
+
 async def test_all_kinds_of_results_reach_the_model(mcp: Mcp) -> None:
     await mcp.program("odd", *(tool(name) for name in ("fail", "liar", "structured", "mixed")))
     assert await mcp.refused("odd__fail") == "Error executing function odd__fail: no such town"

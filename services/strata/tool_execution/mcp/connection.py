@@ -361,5 +361,8 @@ def _description(error: BaseException) -> str:
             return str(error) or "its answer is not valid HTTP"
         case ValueError():
             return "its answer is not valid MCP"
+        case RuntimeError() if "protocol version" in str(error):
+            # The SDK has no class for it; the text names the version.
+            return str(error)
         case _:
             return f"the connection failed: {type(error).__name__}"

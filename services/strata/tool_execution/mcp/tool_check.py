@@ -31,6 +31,17 @@ _REMOVED_KEYWORDS = frozenset(
         *("unevaluatedProperties", "unevaluatedItems"),
     }
 )
+_BOUNDS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+# A schema in which one of these is null is not valid. Null counts as left out: servers in Go, Java
+# and C# write empty fields so.
+_NEVER_NULL = frozenset(
+    {
+        *("type", "format", "enum", "required", "title", "description", "examples", "$ref"),
+        *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "multipleOf"),
+        *("minProperties", "maxProperties", "readOnly", "writeOnly", "deprecated"),
+        *(*_MAPS, *_LISTS, *_SINGLE, *(keyword for pair in _BOUNDS for keyword in pair)),
+    }
+)
 _DEEPEST = 64
 
 
@@ -127,7 +138,13 @@ def _without_keywords(schema: Any, depth: int) -> Any:
         return schema
     if depth > _DEEPEST:
         raise UnusableSchemaError("is nested too deeply")
-    remaining = {key: value for key, value in schema.items() if key not in _REMOVED_KEYWORDS}
+    remaining = _in_current_draft(
+        {
+            key: value
+            for key, value in schema.items()
+            if key not in _REMOVED_KEYWORDS and not (value is None and key in _NEVER_NULL)
+        }
+    )
     for key in _MAPS:
         if isinstance(remaining.get(key), dict):
             remaining[key] = {
@@ -140,3 +157,26 @@ def _without_keywords(schema: Any, depth: int) -> Any:
         if key in remaining:
             remaining[key] = _without_keywords(remaining[key], depth + 1)
     return remaining
+
+
+def _in_current_draft(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema whose keywords of older drafts are replaced by those of 2020-12.
+
+    The generator that most servers in TypeScript use writes draft 7: a tuple has a list of
+    schemas as its "items". In draft 4 an exclusive bound is a boolean beside the bound.
+    """
+    current = dict(schema)
+    if isinstance(current.get("items"), list):
+        members, further = current.pop("items"), current.pop("additionalItems", None)
+        if members:
+            current["prefixItems"] = members
+        if further is not None:
+            current["items"] = further
+    for bound, exclusive in _BOUNDS:
+        is_exclusive = current.get(exclusive)
+        if not isinstance(is_exclusive, bool):
+            continue
+        del current[exclusive]
+        if is_exclusive and bound in current:
+            current[exclusive] = current.pop(bound)
+    return current

@@ -244,3 +244,45 @@ def test_deep_structured_content_is_omitted(levels: int) -> None:
     content = [{"type": "text", "text": "as text"}]
     output = read_result("t", {"content": content, "structuredContent": structured})
     assert output.value == "as text"
+
+
+@pytest.mark.parametrize(
+    ("listed", "usable"),
+    [
+        (
+            {"type": "array", "items": [{"type": "number"}, {"type": "string"}], "minItems": 2},
+            {
+                "type": "array",
+                "prefixItems": [{"type": "number"}, {"type": "string"}],
+                "minItems": 2,
+            },
+        ),
+        (
+            {"items": [{"pattern": "x"}], "additionalItems": False},
+            {"prefixItems": [{}], "items": {"not": {}}},
+        ),
+        ({"items": [], "additionalItems": {"type": "null"}}, {"items": {"type": "null"}}),
+        ({"minimum": 0, "exclusiveMinimum": True}, {"exclusiveMinimum": 0}),
+        ({"maximum": 9, "exclusiveMaximum": False}, {"maximum": 9}),
+        ({"exclusiveMinimum": True}, {}),
+        ({"minimum": 1, "exclusiveMinimum": 0}, {"minimum": 1, "exclusiveMinimum": 0}),
+    ],
+)
+def test_keywords_of_older_drafts_are_replaced(listed: Any, usable: Any) -> None:
+    schema = usable_schema({"type": "object", "properties": {"a": listed, "items": listed}})
+    assert schema["properties"] == {"a": usable, "items": usable}
+
+
+def test_keywords_that_are_null_count_as_left_out() -> None:
+    inner = {"type": "string", "description": None, "enum": None, "default": None, "const": None}
+    schema = {"type": "object", "properties": {"enum": inner}, "required": None, "$defs": None}
+    assert usable_schema(schema) == {
+        "type": "object",
+        "properties": {"enum": {"type": "string", "default": None, "const": None}},
+        "required": [],
+        "additionalProperties": False,
+    }
+    assert usable_schema({"type": "object", "properties": None})["properties"] == {}
+    # A null that is valid stays, so that the version of an approved tool does not change.
+    unknown = {"type": "object", "properties": {}, "required": [], "x-order": None}
+    assert usable_schema(unknown) == {**unknown, "additionalProperties": False}
