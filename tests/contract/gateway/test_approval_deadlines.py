@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+import asyncpg
 import pytest
 
 from contract.gateway.stores import Gateways, refused
@@ -124,29 +126,31 @@ async def test_a_request_that_cannot_be_answered_does_not_block_others(
     assert answer.approval_id == other
 
 
-@pytest.mark.parametrize("batch", [1, 50])
-async def test_requests_of_a_project_that_has_no_more_runs_do_not_delay_those_of_others(
-    gateways: Gateways, monkeypatch: pytest.MonkeyPatch, batch: int
+async def test_answers_are_accepted_if_runs_that_wait_for_them_use_the_quota_up(
+    gateways: Gateways,
 ) -> None:
-    monkeypatch.setattr("strata.gateway.runs.dispatch.default_answers._BATCH", batch)
-    for number in range(5):
-        await asks(gateways, -9, f"conversation-{number}")
-    accepted = await gateways.first.accept(new_run(project="project-quiet"))
-    assert accepted.dispatch is not None
-    other, ending = lenient(-1)
-    fence = fence_of(accepted.dispatch, "gateway-1")
+    fence = await taken(gateways.first, "gateway-1")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    waiting = [await gateways.first.accept(new_run(run_at=later)) for _ in range(20)]
+    approval_id, ending = lenient(-1)
     await gateways.first.finish(fence, ending, events(1), take_next=True)
-    asked: list[NewRun] = []
+    connection = await asyncpg.connect(gateways.urls.admin_url)
+    await connection.execute("UPDATE gateway.runs SET run_at = now() WHERE state = 'QUEUED'")
+    await connection.close()
+    assert await gateways.second.claim(10) == []
+    with pytest.raises(ResourceExhaustedError):
+        await gateways.first.accept(new_run("conversation-2"))
 
-    async def accept(new: NewRun) -> Accepted:
-        asked.append(new)
-        if new.principal.project_id == PROJECT:
-            raise ResourceExhaustedError("The project has 500 open runs.")
-        return await gateways.first.accept(new)
+    defaults, started = giving(gateways.first)
+    assert await defaults.answer_due() == 1
 
-    assert await DefaultAnswers(gateways.first, accept).answer_due() == 1
-    assert [new.principal.project_id for new in asked] == [PROJECT, "project-quiet"]
-    assert asked[-1].approval_id == other
+    error = await refused(gateways, answering(approval_id))
+    assert error.reason is Reason.APPROVAL_DECIDED
+    following = await gateways.first.finish(
+        fence_of(started[0], "gateway-1"), WELL, events(1), take_next=True
+    )
+    assert following is not None
+    assert following.run.id in {accepted.run.id for accepted in waiting}
 
 
 async def test_a_request_that_cannot_be_read_does_not_block_others(gateways: Gateways) -> None:

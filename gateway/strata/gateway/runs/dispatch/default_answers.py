@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from strata.gateway.runs.convert.approvals import default_run
 from strata.gateway.runs.domain.approvals import DueApproval
 from strata.gateway.runs.domain.runs import Accepted, NewRun, RunStore
-from strata.protocol.errors import FailedPreconditionError, ResourceExhaustedError, StrataError
+from strata.protocol.errors import FailedPreconditionError, StrataError
 from strata.shared.logs import get_logger
 from strata.shared.polling import keep_working
 
@@ -46,16 +46,9 @@ class DefaultAnswers:
     async def answer_due(self) -> int:
         """Answers requests that are due now; returns how many this gateway has answered."""
         answered, after = 0, None
-        full: set[str] = set()
-        while due := await self._store.due_approvals(after, _BATCH, without_projects=full):
+        while due := await self._store.due_approvals(after, _BATCH):
             for request in due:
-                if request.project_id in full:
-                    continue
-                try:
-                    answered += await self._answer(request)
-                except ResourceExhaustedError:
-                    # Its requests stay due until the project has fewer open runs.
-                    full.add(request.project_id)
+                answered += await self._answer(request)
             after = due[-1]
         return answered
 
@@ -68,8 +61,6 @@ class DefaultAnswers:
         except FailedPreconditionError:
             # Another gateway or a client was faster.
             return False
-        except ResourceExhaustedError:
-            raise
         except Exception as error:  # noqa: BLE001
             # It stays due. Continue with the requests of other projects.
             is_expected = isinstance(error, StrataError)

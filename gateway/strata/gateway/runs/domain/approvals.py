@@ -10,7 +10,7 @@ decides who may answer, and when.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -123,9 +123,7 @@ class ApprovalStore(Protocol):
         """
         ...
 
-    async def due_approvals(
-        self, after: DueApproval | None, limit: int, *, without_projects: Iterable[str] = ()
-    ) -> Sequence[DueApproval]:
+    async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:
         """Returns requests of all projects whose deadline approves them now, oldest first.
 
         They stay open until a run takes their answer, so each one is answered once even if several
@@ -134,7 +132,6 @@ class ApprovalStore(Protocol):
         Args:
             after: The request after which the result begins; None for the first.
             limit: Maximum number.
-            without_projects: Projects to leave out.
         """
         ...
 

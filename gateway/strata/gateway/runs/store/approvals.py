@@ -64,7 +64,6 @@ _DUE = text(f"""
 SELECT project_id, id, expire_time FROM gateway.approvals
  WHERE {_APPROVAL_DUE}
    AND (expire_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
-   AND project_id <> ALL(CAST(:without_projects AS text[]))
  ORDER BY expire_time, id LIMIT :limit
 """)
 
@@ -113,12 +112,9 @@ class PostgresApprovals(RunTables):
             raise run_not_found(run_id)
         return principal_of(row), row["max_steps"]
 
-    async def due_approvals(
-        self, after: DueApproval | None, limit: int, *, without_projects: Iterable[str] = ()
-    ) -> Sequence[DueApproval]:
+    async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:
         """See `ApprovalStore.due_approvals`."""
         values = {
-            "without_projects": list(without_projects),
             "after_time": after.expire_time if after else _LONG_AGO,
             "after_id": after.id if after else "",
             "limit": limit,

@@ -131,7 +131,7 @@ class PostgresRunStore(
         if row["id"] is None:
             if new.group_run_id:
                 check_group_quota(row["quota_count"])
-            else:
+            elif new.on_approval is not OnApproval.ANSWER:
                 self._terms.quotas.check(row["quota_count"], is_later=row["is_later"])
             if row["busy_id"] is not None and new.on_busy is OnBusy.REJECT:
                 raise AbortedError(

@@ -100,7 +100,8 @@ WITH same_request AS (
     SELECT count(*) AS n FROM (SELECT FROM {counted} LIMIT {limit}) counted
 ), allowed AS (
     SELECT FROM quota
-     WHERE quota.n < {limit}
+     -- The runs that use the quota up may wait for this answer.
+     WHERE (quota.n < {limit} OR :on_approval = 'ANSWER')
        AND NOT EXISTS (SELECT FROM same_request)
        AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM blocking))
        AND CASE :on_approval
