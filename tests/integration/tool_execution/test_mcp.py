@@ -121,6 +121,13 @@ async def test_an_unsupported_version_of_the_protocol_is_named(mcp: Mcp) -> None
     assert "Unsupported protocol version from the server: 1999-01-01" in server.error
 
 
+async def test_a_list_of_tools_that_is_null_is_empty(mcp: Mcp) -> None:
+    server, listed = await mcp.program("later", tool("echo"))
+    listed.file.write_text("null")
+    assert (await mcp.refresh(server)).server.healthy
+    assert not await mcp.offered("later__echo")
+
+
 async def test_all_kinds_of_results_reach_the_model(mcp: Mcp) -> None:
     await mcp.program("odd", *(tool(name) for name in ("fail", "liar", "structured", "mixed")))
     assert await mcp.refused("odd__fail") == "Error executing function odd__fail: no such town"

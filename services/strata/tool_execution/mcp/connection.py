@@ -129,6 +129,9 @@ class McpConnection:
                     parameters = {"cursor": cursor} if cursor else {}
                     page = await self._request("tools/list", parameters, seconds)
                     page_tools = page.get("tools")
+                    if page_tools is None and "tools" in page:
+                        # Servers in Go write an empty list so.
+                        page_tools = []
                     if not isinstance(page_tools, list):
                         raise ConnectError("its list of tools is not a list")
                     tools += page_tools

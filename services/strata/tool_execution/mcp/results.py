@@ -27,7 +27,7 @@ def read_result(name: str, result: Mapping[str, Any]) -> Output:
     Raises:
         ToolError: The tool failed, or the result is invalid. The message is not shortened.
     """
-    content = result.get("content", [])
+    content = _or_else(result.get("content"), [])
     structured = result.get("structuredContent")
     if not isinstance(content, list) or not ("content" in result or structured is not None):
         raise ToolError(f"{name} was run, but its server sent an invalid result.")
@@ -65,7 +65,7 @@ class _ContentReader:
             return "[an invalid part]"
         match part.get("type"):
             case "text":
-                return str(part.get("text", ""))
+                return str(_or_else(part.get("text"), ""))
             case "image":
                 return self._image(part.get("mimeType"), part.get("data"))
             case "audio":
@@ -103,6 +103,11 @@ class _ContentReader:
         self._remaining_bytes -= len(data)
         self.images.append(ReturnedImage(header, data))
         return f"[image {len(self.images)}: {header.media_type}, {header.width} x {header.height}]"
+
+
+def _or_else(value: Any, empty: Any) -> Any:
+    """Returns a value; `empty` for null, which servers in Go write for an empty list."""
+    return empty if value is None else value
 
 
 def _same(text: str, structured: Any) -> bool:

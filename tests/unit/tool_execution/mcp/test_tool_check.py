@@ -286,3 +286,12 @@ def test_keywords_that_are_null_count_as_left_out() -> None:
     # A null that is valid stays, so that the version of an approved tool does not change.
     unknown = {"type": "object", "properties": {}, "required": [], "x-order": None}
     assert usable_schema(unknown) == {**unknown, "additionalProperties": False}
+
+
+def test_content_and_texts_that_are_null_are_empty() -> None:
+    assert read_result("t", {"content": None}).value == ""
+    assert read_result("t", {"content": None, "structuredContent": {"a": 1}}).value == {"a": 1}
+    parts = [{"type": "text", "text": None}, {"type": "text", "text": "b"}]
+    assert read_result("t", {"content": parts}).value == "b"
+    with pytest.raises(ToolError):
+        read_result("t", {})
