@@ -15,6 +15,8 @@ _MAX_MESSAGE = 2_000
 _MAX_TRACEBACK = 4_000
 _MAX_TYPE = 100
 MAX_DEPTH = 100
+# Start of the message of the JSON encoder.
+_NOT_FINITE = "Out of range float values"
 
 
 class BadResult(Exception):  # noqa: N818 - the name of the status
@@ -34,6 +36,9 @@ def _plain(value: object) -> object:
         return value.isoformat()
     if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
         return str(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        # Numbers and arrays of NumPy, in which calculations with pandas end as well.
+        return value.tolist()
     if isinstance(value, set | frozenset):
         raise BadResult("It contains a set, which has no order: return a list.")
     if isinstance(value, bytes | bytearray | memoryview):
@@ -47,7 +52,8 @@ def encode(value: object) -> bytes:
     """Returns a value as JSON in UTF-8.
 
     Tuples become lists, dataclasses and pydantic models objects, enumerations their values,
-    dates, times, UUIDs, decimals and paths text; a key that is a number becomes text.
+    dates, times, UUIDs, decimals and paths text; numbers and arrays of NumPy become numbers and
+    lists; a key that is a number becomes text.
 
     Raises:
         BadResult: The value cannot be converted.
@@ -60,7 +66,13 @@ def encode(value: object) -> bytes:
     except RecursionError:
         raise BadResult(f"It is nested deeper than {MAX_DEPTH} levels.") from None
     except ValueError as error:
-        raise BadResult(f"It cannot be converted to JSON: {_message_of(error)}") from None
+        message = _message_of(error)
+        if message.startswith(_NOT_FINITE):
+            raise BadResult(
+                "It contains NaN or an infinite number, which JSON does not have: return None or"
+                " text instead."
+            ) from None
+        raise BadResult(f"It cannot be converted to JSON: {message}") from None
     except TypeError as error:
         raise BadResult(f"It cannot be converted to JSON: {_message_of(error)}") from None
 
