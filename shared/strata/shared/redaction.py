@@ -38,7 +38,12 @@ class Redactor:
     """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        self._names = {form: name for name, value in secrets.items() for form in _forms(value)}
+        self._names = {
+            form: name
+            for name, value in secrets.items()
+            for stored in (value, *_stripped(value))
+            for form in _forms(stored)
+        }
         # The longest first: one secret may be part of another.
         self._longest_first = sorted(self._names, key=len, reverse=True)
         forms = self._longest_first
@@ -117,6 +122,13 @@ def _cut_spans(text: str, form: str) -> Iterable[tuple[int, int]]:
             start -= 1
         yield start, end
         offset = text.find(form[-least:], end)
+
+
+def _stripped(value: str) -> Iterable[str]:
+    """Yields the value as users send it that was stored with blanks or a line end around it."""
+    stripped = value.strip()
+    if stripped != value and len(stripped) >= MIN_KEY_CHARS:
+        yield stripped
 
 
 def _forms(value: str) -> Iterable[str]:

@@ -96,6 +96,14 @@ async def test_a_secret_is_stored_and_used_but_never_shown(system: System, tmp_p
     await strata(system, "tools", "delete", "roll_dice")
 
 
+async def test_a_file_may_begin_with_a_byte_order_mark(system: System, tmp_path: Path) -> None:
+    file = tmp_path / "dice.py"
+    file.write_text(DICE, encoding="utf-8-sig")
+    code, out, err = await strata(system, "tools", "run", str(file))
+    assert code == 0, err
+    assert json.loads(out)
+
+
 async def test_errors_of_a_file_have_their_line(system: System, tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     file.write_text("import os\n\ndef f(x, **rest):\n    'Does.'\n")

@@ -47,6 +47,15 @@ def test_a_secret_is_found_in_its_usual_forms(shown: str) -> None:
     assert "[secret KEY]" in Redactor(SECRETS).text(f"at {shown} there")
 
 
+@pytest.mark.parametrize("stored", ["hunter2-key\n", " hunter2-key", "hunter2-key\r\n"])
+def test_a_secret_that_was_stored_with_space_around_it_is_found_without(stored: str) -> None:
+    redactor = Redactor({"KEY": stored})
+    assert redactor.text("key=hunter2-key") == "key=[secret KEY]"
+    assert redactor.text(json.dumps({"key": stored})) == '{"key": "[secret KEY]"}'
+    # Too short a rest would be found in ordinary words.
+    assert Redactor({"KEY": " a\n"}).text("banana") == "banana"
+
+
 def test_a_secret_that_contains_another_is_replaced_as_a_whole() -> None:
     assert Redactor(SECRETS).text(f"{VALUE}5 {VALUE}") == "[secret LONGER] [secret KEY]"
 

@@ -284,7 +284,7 @@ def test_keywords_that_are_null_count_as_left_out() -> None:
     }
     assert usable_schema({"type": "object", "properties": None})["properties"] == {}
     # A null that is valid stays, so that the version of an approved tool does not change.
-    unknown = {"type": "object", "properties": {}, "required": [], "x-order": None}
+    unknown: Any = {"type": "object", "properties": {}, "required": [], "x-order": None}
     assert usable_schema(unknown) == {**unknown, "additionalProperties": False}
 
 

@@ -334,7 +334,8 @@ def _type(tool: pb.Tool) -> str:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8")
+        # Some editors on Windows begin a file with a byte order mark, which Python skips in files.
+        return file.read_text("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
