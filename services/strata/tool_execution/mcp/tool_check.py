@@ -142,7 +142,10 @@ def _without_keywords(schema: Any, depth: int) -> Any:
         {
             key: value
             for key, value in schema.items()
-            if key not in _REMOVED_KEYWORDS and not (value is None and key in _NEVER_NULL)
+            if key not in _REMOVED_KEYWORDS
+            and not (value is None and key in _NEVER_NULL)
+            # Some providers refuse every request with an empty list of values.
+            and not (key == "enum" and value == [])
         }
     )
     for key in _MAPS:

@@ -295,3 +295,8 @@ def test_content_and_texts_that_are_null_are_empty() -> None:
     assert read_result("t", {"content": parts}).value == "b"
     with pytest.raises(ToolError):
         read_result("t", {})
+
+
+def test_an_empty_list_of_values_is_removed() -> None:
+    schema = {"type": "object", "properties": {"enum": {"type": "string", "enum": []}}}
+    assert usable_schema(schema)["properties"] == {"enum": {"type": "string"}}
