@@ -68,12 +68,18 @@ type Client struct {
 // Connect returns a client. It connects at the first call.
 func Connect(options Options) (*Client, error) {
 	address := firstNotEmpty(options.Address, os.Getenv("STRATA_ADDRESS"))
-	key := firstNotEmpty(options.APIKey, os.Getenv("STRATA_API_KEY"))
+	// A key that was read from a file may end with a newline.
+	key := strings.TrimSpace(firstNotEmpty(options.APIKey, os.Getenv("STRATA_API_KEY")))
 	if address == "" {
 		return nil, errors.New("there is no address: give Options.Address or set STRATA_ADDRESS")
 	}
 	if key == "" {
 		return nil, errors.New("there is no API key: give Options.APIKey or set STRATA_API_KEY")
+	}
+	if strings.ContainsFunc(key, isNotInKeys) {
+		// Each call would fail, which looks like a broken connection.
+		return nil, errors.New("the API key has blanks or invalid characters:" +
+			" give the key as it was printed when it was created")
 	}
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
@@ -126,6 +132,8 @@ func transport(config *tls.Config) *http.Transport {
 		HTTP2:           &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 }
+
+func isNotInKeys(character rune) bool { return character <= ' ' || character > '~' }
 
 func firstNotEmpty(values ...string) string {
 	for _, value := range values {

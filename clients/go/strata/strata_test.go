@@ -105,7 +105,10 @@ func clientOf(t *testing.T, agents *agents, runs *runs) *strata.Client {
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	t.Cleanup(server.Close)
-	client, err := strata.Connect(strata.Options{Address: server.Listener.Addr().String(), APIKey: "key"})
+	client, err := strata.Connect(strata.Options{
+		Address: server.Listener.Addr().String(),
+		APIKey:  "key\n", // As it is read from a file.
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,6 +387,7 @@ func TestAddressesAndKeysAreChecked(t *testing.T) {
 	t.Setenv("STRATA_API_KEY", "")
 	for _, options := range []strata.Options{
 		{}, {Address: "localhost:1"}, {Address: "ftp://a", APIKey: "key"}, {Address: "http://", APIKey: "key"},
+		{Address: "localhost:1", APIKey: "a\nb"}, {Address: "localhost:1", APIKey: "ключ"},
 	} {
 		if _, err := strata.Connect(options); err == nil {
 			t.Error(options)

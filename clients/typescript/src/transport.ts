@@ -21,13 +21,18 @@ const CALL_MS = 30_000;
  * gateway is unavailable, repeats the calls that the contract declares repeatable. Those that have
  * a request id are repeated only with one.
  *
- * @throws TypeError The API key has characters that a header cannot have.
+ * @throws TypeError The API key has blanks, or characters that a header cannot have.
  */
 export function gatewayTransport(inner: Transport, options: ConnectionOptions): Transport {
-  const { apiKey, timeoutMs = CALL_MS } = options;
-  // Otherwise each call would fail, which looks like a broken connection.
-  if (!/^[\x21-\x7e]*$/.test(apiKey.trim())) {
-    throw new TypeError("The API key has spaces or characters that are not ASCII.");
+  const { timeoutMs = CALL_MS } = options;
+  // A key that was read from a file may end with a newline.
+  const apiKey = options.apiKey.trim();
+  if (!/^[\x21-\x7e]*$/.test(apiKey)) {
+    // Each call would fail, which looks like a broken connection.
+    throw new TypeError(
+      "The API key has blanks or invalid characters. " +
+        "Give the key as it was printed when it was created.",
+    );
   }
   const withKey = (header: HeadersInit | undefined): Headers => {
     const headers = new Headers(header);

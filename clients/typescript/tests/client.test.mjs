@@ -134,6 +134,7 @@ test("a key that cannot be sent is refused when the client is made", () => {
   const transport = createRouterTransport(() => {});
   assert.throws(() => new StrataClient(transport, { apiKey: "ключ" }), TypeError);
   assert.throws(() => new StrataClient(transport, { apiKey: "a\nb" }), TypeError);
+  // As it is read from a file.
   new StrataClient(transport, { apiKey: "sk-1\n" });
 });
 

@@ -186,7 +186,8 @@ final class StrataTest {
             .intercept(new ReadKey())
             .build()
             .start();
-    strata = Strata.connect("127.0.0.1:" + server.getPort(), "key");
+    // The key is as it is read from a file.
+    strata = Strata.connect("127.0.0.1:" + server.getPort(), "key\n");
   }
 
   @AfterEach
@@ -202,6 +203,13 @@ final class StrataTest {
     Agent agent = AgentServiceGrpc.newBlockingStub(strata.channel()).getAgent(request).getAgent();
     assertEquals("ann", agent.getName());
     assertEquals(List.of("Bearer key", "Bearer key", "Bearer key"), agents.keys);
+  }
+
+  @Test
+  void keysThatCannotBeSentAreRefused() {
+    for (String key : List.of("a\nb", "a b", "ключ")) {
+      assertThrows(IllegalArgumentException.class, () -> Strata.connect("127.0.0.1:1", key));
+    }
   }
 
   @Test

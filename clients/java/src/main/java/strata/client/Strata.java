@@ -60,7 +60,7 @@ public final class Strata implements AutoCloseable {
 
   private Strata(ManagedChannel transport, String apiKey) {
     Metadata headers = new Metadata();
-    headers.put(AUTHORIZATION, "Bearer " + apiKey);
+    headers.put(AUTHORIZATION, "Bearer " + checkedKey(apiKey));
     this.transport = transport;
     this.timer = Executors.newSingleThreadScheduledExecutor(Strata::newTimerThread);
     // The last interceptor is called first.
@@ -87,15 +87,17 @@ public final class Strata implements AutoCloseable {
    *
    * @param address Its gRPC port: {@code localhost:7600}, or {@code https://host} for TLS.
    * @param apiKey API key, sent with each call.
+   * @throws IllegalArgumentException The key has blanks or invalid characters.
    */
   public static Strata connect(String address, String apiKey) {
+    String key = checkedKey(apiKey);
     boolean tls = address.startsWith("https://");
     String target = address.replaceFirst("^https?://", "").replaceFirst("/$", "");
     ManagedChannelBuilder<?> builder =
         Grpc.newChannelBuilder(
             target, tls ? TlsChannelCredentials.create() : InsecureChannelCredentials.create());
     builder.keepAliveTime(PING_SECONDS, TimeUnit.SECONDS);
-    return of(builder.maxInboundMessageSize(MAX_MESSAGE_BYTES).build(), apiKey);
+    return of(builder.maxInboundMessageSize(MAX_MESSAGE_BYTES).build(), key);
   }
 
   /**
@@ -103,6 +105,7 @@ public final class Strata implements AutoCloseable {
    *
    * @param transport The channel; closed with the client.
    * @param apiKey API key, sent with each call.
+   * @throws IllegalArgumentException The key has blanks or invalid characters.
    */
   public static Strata of(ManagedChannel transport, String apiKey) {
     return new Strata(transport, apiKey);
@@ -268,6 +271,18 @@ public final class Strata implements AutoCloseable {
   public void close() {
     timer.shutdownNow();
     transport.shutdownNow();
+  }
+
+  /** Returns the key without the newline at its end, if it was read from a file. */
+  private static String checkedKey(String apiKey) {
+    String key = apiKey.strip();
+    if (!key.chars().allMatch(character -> character > ' ' && character <= '~')) {
+      // gRPC would leave it out, and log it.
+      throw new IllegalArgumentException(
+          "The API key has blanks or invalid characters."
+              + " Give the key as it was printed when it was created.");
+    }
+    return key;
   }
 
   private static Thread newTimerThread(Runnable work) {
