@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncGenerator
 
@@ -101,4 +102,25 @@ def test_code_on_the_loop_is_refused_to_wait_for_the_loop() -> None:
 
     with pytest.raises(RuntimeError, match="plain function"):
         thread.run(waiting())
+    thread.close()
+
+
+def test_an_interrupted_iteration_is_closed_after_its_step_has_ended() -> None:
+    thread = LoopThread()
+    ended = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def interrupted() -> AsyncGenerator[int, None]:
+        try:
+            await on_calling_thread(interrupt)
+            yield 1
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        next(thread.iterate(interrupted()))
+    assert ended == [True]
     thread.close()

@@ -88,16 +88,27 @@ class LoopThread:
 
     def iterate(self, items: AsyncGenerator[ResultT, None]) -> Iterator[ResultT]:
         """Yields what an async generator yields on the loop."""
+        # A step whose wait is interrupted ends later, and the generator cannot be closed before.
+        running = asyncio.Lock()
+
+        async def step() -> ResultT:
+            async with running:
+                return await anext(items)
+
+        async def close() -> None:
+            async with running:
+                await items.aclose()
+
         try:
             while True:
                 try:
-                    yield self.run(anext(items))
+                    yield self.run(step())
                 except StopAsyncIteration:
                     return
         finally:
             # The end of the loop has closed the generator.
             if self._thread.is_alive():
-                self.run(items.aclose())
+                self.run(close())
 
     def close(self) -> None:
         """Cancels the tasks of the loop, and ends the thread."""
