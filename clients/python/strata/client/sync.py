@@ -16,7 +16,7 @@ from functools import wraps
 from typing import ParamSpec, Protocol, TypeVar
 
 from strata.client.calls.on_thread import LoopThread, OnThread, iterating, returning, show_return
-from strata.client.calls.uploads import RequestStream, requests_of_caller
+from strata.client.calls.uploads import ObservedRequests, requests_of_caller
 from strata.client.connection import Client, connect
 from strata.client.generated.clients import SyncServiceCalls
 from strata.client.services import Services
@@ -108,7 +108,7 @@ class SyncClient(SyncServiceCalls[Client]):
         """
 
         async def respond() -> ResponseT:
-            sent = RequestStream(requests_of_caller(requests))
+            sent = ObservedRequests(requests_of_caller(requests))
             with sent.failures():
                 return await method(sent)
 

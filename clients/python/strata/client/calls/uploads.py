@@ -79,7 +79,7 @@ class FileUploads(FileServiceStub):
             replace=replace,
         )
         with _opened(content) as source:
-            requests = RequestStream(_file_requests(header, source))
+            requests = ObservedRequests(_file_requests(header, source))
             with requests.failures():
                 file: File = (await self.UploadFile(requests)).file
         return file
@@ -137,7 +137,7 @@ class PassageUploads(PassageServiceStub):
                     return
 
         response = UploadPassagesResponse()
-        requests = RequestStream(batches())
+        requests = ObservedRequests(batches())
         try:
             with requests.failures():
                 async for response in self.UploadPassages(requests):
@@ -148,7 +148,7 @@ class PassageUploads(PassageServiceStub):
         return response
 
 
-class RequestStream(AsyncIterator[RequestT]):
+class ObservedRequests(AsyncIterator[RequestT]):
     """Requests of a call, and the error that ended them.
 
     gRPC cancels a call whose requests fail, and does not say why.
