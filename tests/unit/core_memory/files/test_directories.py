@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
@@ -12,8 +14,11 @@ from hypothesis import strategies as st
 from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.files.domain.directories import (
     TRUNCATED,
+    AgentFolders,
     FolderView,
+    WindowTexts,
     listing_bytes,
+    read_directories,
     render_directories,
     window_view,
 )
@@ -227,3 +232,25 @@ def test_a_view_as_long_as_the_limit_is_not_cut() -> None:
 def test_no_view_is_longer_than_the_limit(text: str, limit: int) -> None:
     lines = text.count("\n") + 1
     assert len(window_view(window(lines=lines), text, limit)) <= limit
+
+
+@dataclass
+class ChangingViews:
+    """Views of one open file; a test sets the fingerprints that the two statements read."""
+
+    of_folders: str
+    of_texts: str
+
+    async def folders(self, agent_id: str) -> AgentFolders:
+        return AgentFolders([folder(window())], fingerprint=self.of_folders)
+
+    async def texts(self, agent_id: str, windows: Sequence[FileWindow], chars: int) -> WindowTexts:
+        return WindowTexts({}, self.of_texts)
+
+
+@pytest.mark.parametrize(("of_texts", "known"), [("1", "1"), ("2", "")])
+async def test_a_change_between_the_statements_leaves_the_fingerprint_unknown(
+    of_texts: str, known: str
+) -> None:
+    directories = await read_directories(ChangingViews("1", of_texts), "agent-1", LIMITS)
+    assert directories.fingerprint == known

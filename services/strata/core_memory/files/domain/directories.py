@@ -340,6 +340,7 @@ async def read_directories(views: Views, agent_id: str, limits: FileLimits) -> D
     fingerprint = agent_folders.fingerprint
     if not windows:
         return Directories(agent_folders, {}, limits, fingerprint)
-    read = await views.texts(agent_id, windows, limits.view_chars)
-    unchanged = read.fingerprint == fingerprint
-    return Directories(agent_folders, read.texts, limits, fingerprint if unchanged else "")
+    window_texts = await views.texts(agent_id, windows, limits.view_chars)
+    if window_texts.fingerprint != fingerprint:
+        fingerprint = ""
+    return Directories(agent_folders, window_texts.texts, limits, fingerprint)
