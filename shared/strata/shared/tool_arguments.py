@@ -21,6 +21,8 @@ _STEPS_PER_CHAR = 2
 
 A simple schema takes one, and nested alternatives multiply.
 """
+STEPS_ON_EVENT_LOOP = 5_000
+"""Steps of a check that may run on the event loop; they take about 15 ms."""
 _MAX_PROBLEMS = 8
 """Maximum number of problems that one message names."""
 _MAX_NAME_CHARS = 80

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from metering import Meter, SqlMeter
+from metering import Cost, Meter, SqlMeter
 from nested_transactions import port_and_name
 from strata.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
 from strata.gateway.project_callers import ProjectCallers
@@ -59,16 +59,21 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
     assert len(counted) + cost.control["example"] == round_trips
 
 
+async def cost_of_a_select(sql: SqlMeter, database: Database) -> Cost:
+    async with (
+        Meter(sql, Telemetry()).measure() as cost,
+        database.transaction(project_id="p") as connection,
+    ):
+        await connection.execute(text("SELECT 1"))
+    return cost
+
+
 async def test_background_work_is_counted_separately(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
     sql = SqlMeter([port_and_name(urls.service_url)])
     with sql.on():
         database = Database(urls.service_url, application_name="strata-example")
-        async with (
-            Meter(sql, Telemetry()).measure() as cost,
-            database.transaction(project_id="p") as connection,
-        ):
-            await connection.execute(text("SELECT 1"))
+        cost = await cost_of_a_select(sql, database)
         await database.close()
 
     assert [statement for _, statement in cost.background] == ["SELECT 1"]
@@ -85,11 +90,7 @@ async def test_calls_that_background_work_makes_are_counted_separately(databases
         assert await callers.of("p", "deletion", ()) is None, "there is no such project"
         served = RequestContext(Caller("o", "p", "deletion"), request_id="request-1")
         with use(served):
-            async with (
-                Meter(sql, Telemetry()).measure() as cost,
-                database.transaction(project_id="p") as connection,
-            ):
-                await connection.execute(text("SELECT 1"))
+            cost = await cost_of_a_select(sql, database)
         await database.close()
 
     assert [statement for _, statement in cost.background] == ["SELECT 1"]

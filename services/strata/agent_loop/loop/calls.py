@@ -25,11 +25,9 @@ from strata.shared.json_text import (
     parse_json,
     storable_text,
 )
-from strata.shared.tool_arguments import ArgumentsError, fit_arguments
+from strata.shared.tool_arguments import STEPS_ON_EVENT_LOOP, ArgumentsError, fit_arguments
 
 _MAX_SHOWN = 200
-# About 15 ms.
-_MOST_STEPS = 5_000
 
 
 def tidy(reply: ModelReply, used_ids: Collection[str]) -> ModelReply:
@@ -105,7 +103,10 @@ def invalid_arguments(tool: Tool, arguments: str) -> str | None:
     """
     try:
         fit_arguments(
-            tool.name, tool.schema.parameters, arguments.strip() or "{}", most_steps=_MOST_STEPS
+            tool.name,
+            tool.schema.parameters,
+            arguments.strip() or "{}",
+            most_steps=STEPS_ON_EVENT_LOOP,
         )
     except ArgumentsError as error:
         return str(error)

@@ -7,22 +7,21 @@ from contextlib import suppress
 from typing import Any
 
 from strata.shared.bounded_validator import TooCostlyError
-from strata.shared.tool_arguments import ArgumentsError, fit_arguments
+from strata.shared.tool_arguments import STEPS_ON_EVENT_LOOP, ArgumentsError, fit_arguments
 from strata.tool_execution.domain.tools import Tool, ToolError
 
 # Built-in tools pass integers to 32-bit proto fields; custom tools get their arguments as JSON.
 _INT32 = range(-(2**31), 2**31)
 _LONG_CHARS = 10_000
 """Arguments from this length on are checked on a thread: that may take seconds."""
-_STEPS_ON_LOOP = 5_000
-"""Steps of a check after which it is begun again on a thread; they take about 15 ms."""
 
 
 async def read_arguments(tool: Tool, text: str) -> dict[str, Any]:
     """Returns the arguments of a call, as `parse_arguments`, without blocking the event loop."""
     if len(text) < _LONG_CHARS:
+        # A check that takes longer is begun again on a thread.
         with suppress(TooCostlyError):
-            return parse_arguments(tool, text, most_steps=_STEPS_ON_LOOP)
+            return parse_arguments(tool, text, most_steps=STEPS_ON_EVENT_LOOP)
     return await asyncio.to_thread(parse_arguments, tool, text)
 
 
