@@ -114,6 +114,34 @@ def streamed_text(events: Sequence[a2a.StreamResponse]) -> str:
     return text
 
 
+def state_after(events: Sequence[a2a.StreamResponse]) -> a2a.TaskState:
+    """Returns the state of a task after events."""
+    last = events[-1]
+    return (last.task if last.HasField("task") else last.status_update).status.state
+
+
+def calls_for_which_it_waits(events: Sequence[a2a.StreamResponse]) -> list[str]:
+    """Returns the ids of the tool calls for which a task waits after events."""
+    assert state_after(events) == a2a.TASK_STATE_INPUT_REQUIRED
+    last = events[-1]
+    status = (last.task if last.HasField("task") else last.status_update).status
+    calls = json_format.MessageToDict(status.message.parts[1].data)["toolCalls"]
+    return [one["toolCallId"] for one in calls]
+
+
+def artifacts_after(events: Sequence[a2a.StreamResponse]) -> list[str]:
+    """Returns the texts of the artifacts of a task after events."""
+    texts: dict[str, str] = {}
+    for event in events:
+        artifacts = [*event.task.artifacts]
+        update = event.artifact_update
+        artifacts += [update.artifact] if event.HasField("artifact_update") else []
+        for artifact in artifacts:
+            before = texts.get(artifact.artifact_id, "") if update.append else ""
+            texts[artifact.artifact_id] = before + "".join(part.text for part in artifact.parts)
+    return list(texts.values())
+
+
 async def gated_agent(system: System) -> agent_pb.Agent:
     await system.tools.UpsertTool(
         tool_api.UpsertToolRequest(
@@ -289,6 +317,48 @@ async def test_the_stream_ends_when_the_task_waits_and_the_answer_opens_another(
     assert rest[0].task.id == task.id
     assert streamed_text(rest) == "Then not."
     assert rest[-1].status_update.status.state == a2a.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_repeated_messages_return_the_task_as_it_is_now(
+    system: System, streaming: bool
+) -> None:
+    agent = await gated_agent(system)
+    system.model.script(
+        Reply(text="I would send it.", calls=(Call(GATED, {"to": "Ada"}),)),
+        Reply(text="And another.", calls=(Call(GATED, {"to": "Eve"}),)),
+        say("Both are sent."),
+    )
+    first = message("Send them.")
+    async with client_of(system, agent, streaming=False) as client:
+        task = await task_of(client, first)
+        answers = [answer(task, approve=True)]
+        waiting = await task_of(client, answers[0])
+        async with client_of(system, agent, streaming=streaming) as again:
+            # The first response may have been lost: its task waits for the second answer.
+            for request in (first, answers[0]):
+                events = await events_of(again, request)
+                assert calls_for_which_it_waits(events) == calls_for_which_it_waits(
+                    [a2a.StreamResponse(task=waiting)]
+                )
+            answers.append(answer(waiting, approve=True))
+            ended = await task_of(client, answers[1])
+            for request in (first, *answers):
+                assert state_after(await events_of(again, request)) == a2a.TASK_STATE_COMPLETED
+                assert artifacts_after(await events_of(again, request)) == [
+                    "I would send it.",
+                    "And another.",
+                    "Both are sent.",
+                ]
+        if not streaming:
+            assert [await task_of(client, request) for request in (first, *answers)] == [ended] * 3
+        first.configuration.return_immediately = True
+        assert await task_of(client, first) == ended
+        changed = answer(task, approve=False)
+        changed.message.message_id = answers[0].message.message_id
+        with pytest.raises(InvalidParamsError):
+            await task_of(client, changed)
+    assert len(system.model.requests) == 3
 
 
 async def test_tasks_are_listed_in_order_of_their_last_change(system: System) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -46,6 +46,7 @@ class TaskView:
         message: The parts of a message about the state; empty for none.
         artifacts: The replies of its runs that have ended.
         approval: The tool calls for which it waits, if it does.
+        answered: Ids of the approvals that were decided, by the request id of the decision.
     """
 
     id: str
@@ -56,6 +57,7 @@ class TaskView:
     message: Sequence[a2a.Part] = ()
     artifacts: list[a2a.Artifact] = field(default_factory=list)
     approval: message_pb2.ApprovalRequestPart | None = None
+    answered: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, run: pb.Run, context_id: str) -> TaskView:
@@ -77,6 +79,8 @@ class TaskView:
     def continue_with(self, run: pb.Run) -> None:
         """Sets the last run, which continues the task; if it has ended, call `end` as well."""
         self.run_id = run.id
+        if self.approval is not None and run.request_id:
+            self.answered[run.request_id] = self.approval.approval_id
         self.message, self.approval = (), None
         # The state of a run that has ended is known from its events.
         self.state = _OPEN_STATES.get(run.state, a2a.TASK_STATE_UNSPECIFIED)
@@ -152,37 +156,44 @@ class TaskView:
         )
 
 
-async def updates(task: TaskView, events: RunEvents) -> AsyncIterator[a2a.StreamResponse]:
-    """Returns the events of a task.
+async def updates(
+    task: TaskView,
+    events: RunEvents | None,
+    later_events: Callable[[TaskView], Awaitable[RunEvents | None]],
+) -> AsyncIterator[a2a.StreamResponse]:
+    """Returns the events of a task: the task itself, then the changes until it ends or waits.
 
     Args:
-        task: The task before its last run.
-        events: All events of that run.
+        task: The task before its last run, or after it if that has ended.
+        events: All events of that run; None if it has ended.
+        later_events: Adds the runs that have continued a task since its last run ended; returns the
+            events of the last one, None if it has ended.
     """
     yield a2a.StreamResponse(task=task.build())
-    reply = RunReply()
-    has_begun = False
-    async with aclosing(events):
-        async for event in events:
-            change = reply.apply(event)
-            if change is not None:
-                append = has_begun and not isinstance(change, Replaced)
-                yield _artifact_update(task, change.text, append=append)
-                has_begun = True
-    if has_begun:
-        # Clients that show whole artifacts only wait for the mark of the last piece.
-        yield _artifact_update(task, "", append=True, last=True)
-    task.end(reply)
-    yield a2a.StreamResponse(
-        status_update=a2a.TaskStatusUpdateEvent(
-            task_id=task.id, context_id=task.context_id, status=task.status()
+    while events is not None:
+        reply = RunReply()
+        has_begun = False
+        async with aclosing(events):
+            async for event in events:
+                change = reply.apply(event)
+                if change is not None:
+                    artifact = _artifact(task.run_id, change.text)
+                    append = has_begun and not isinstance(change, Replaced)
+                    yield _artifact_update(task, artifact, append=append)
+                    has_begun = True
+        if has_begun:
+            # Clients that show whole artifacts only wait for the mark of the last piece.
+            yield _artifact_update(task, _artifact(task.run_id, ""), append=True, last=True)
+        task.end(reply)
+        shown = len(task.artifacts)
+        events = await later_events(task)
+        for artifact in task.artifacts[shown:]:
+            yield _artifact_update(task, artifact, append=False, last=True)
+        yield a2a.StreamResponse(
+            status_update=a2a.TaskStatusUpdateEvent(
+                task_id=task.id, context_id=task.context_id, status=task.status()
+            )
         )
-    )
-
-
-async def no_updates(task: TaskView) -> AsyncIterator[a2a.StreamResponse]:
-    """Returns the events of a task without an active run: only the task."""
-    yield a2a.StreamResponse(task=task.build())
 
 
 def _artifact(run_id: str, text: str) -> a2a.Artifact:
@@ -190,13 +201,13 @@ def _artifact(run_id: str, text: str) -> a2a.Artifact:
 
 
 def _artifact_update(
-    task: TaskView, text: str, *, append: bool, last: bool = False
+    task: TaskView, artifact: a2a.Artifact, *, append: bool, last: bool = False
 ) -> a2a.StreamResponse:
     return a2a.StreamResponse(
         artifact_update=a2a.TaskArtifactUpdateEvent(
             task_id=task.id,
             context_id=task.context_id,
-            artifact=_artifact(task.run_id, text),
+            artifact=artifact,
             append=append,
             last_chunk=last,
         )

@@ -21,6 +21,7 @@ from a2a.utils.errors import (
 )
 
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
+from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc
 from strata.gateway.http.a2a.inputs import (
@@ -31,7 +32,7 @@ from strata.gateway.http.a2a.inputs import (
 )
 from strata.gateway.http.a2a.replies import RunReply
 from strata.gateway.http.a2a.task_lists import TaskPage, check_list_request, page_of_tasks
-from strata.gateway.http.a2a.task_views import TaskView, no_updates, updates
+from strata.gateway.http.a2a.task_views import TaskView, updates
 from strata.gateway.http.calls import RunEvents, after_first, events_of_run
 from strata.gateway.http.conversations import ExternalConversations
 from strata.protocol.errors import Reason
@@ -77,17 +78,9 @@ class AgentTasks:
         if run.agent_id != self._agent.id:
             raise unknown
         task = TaskView.of_run(run, await self._context(run.conversation_id))
-        while not task.under_way:
+        if not task.under_way:
             task.end(await self._stored_reply(task.run_id))
-            if task.approval is None:
-                break
-            approval = await self._approval(task.approval.approval_id)
-            if not approval.decided:
-                break
-            if not approval.answer_run_id:
-                task.lapse()
-                break
-            task.continue_with(await self._run(approval.answer_run_id))
+            await self._add_later_runs(task)
         return task
 
     async def list(self, request: a2a.ListTasksRequest) -> TaskPage:
@@ -125,15 +118,20 @@ class AgentTasks:
             started = await self._runs.StartRun(
                 pb.StartRunRequest(**fields), metadata=self._metadata
             )
-            return TaskView.of_run(started.run, message.context_id or fields["conversation_id"])
+            task = TaskView.of_run(started.run, message.context_id or fields["conversation_id"])
+            # A repeated message may be that of a task that has ended or waits.
+            return task if task.under_way else await self.get(task.id)
         task, events = await self._begin(message)
         if request.configuration.return_immediately:
-            await events.aclose()
+            if events is not None:
+                await events.aclose()
             return task
-        reply = RunReply()
-        async for event in events:
-            reply.apply(event)
-        task.end(reply)
+        while events is not None:
+            reply = RunReply()
+            async for event in events:
+                reply.apply(event)
+            task.end(reply)
+            events = await self._later_events(task)
         return task
 
     async def send_streaming(
@@ -145,7 +143,8 @@ class AgentTasks:
             A2AError: The message cannot be sent.
         """
         check_message(request)
-        return updates(*await self._begin(request.message))
+        task, events = await self._begin(request.message)
+        return updates(task, events, self._later_events)
 
     async def subscribe(self, task_id: str) -> AsyncIterator[a2a.StreamResponse]:
         """Returns the events of a task that has not ended: all events of its last run.
@@ -155,14 +154,9 @@ class AgentTasks:
             UnsupportedOperationError: It has ended.
         """
         task = await self.get(task_id)
-        if task.under_way:
-            call = self._runs.StreamRun(
-                pb.StreamRunRequest(run_id=task.run_id), metadata=self._metadata
-            )
-            return updates(task, events_of_run(call))
-        if not task.waits:
+        if not task.under_way and not task.waits:
             raise UnsupportedOperationError("The task has ended; get it instead.")
-        return no_updates(task)
+        return updates(task, self._events(task), self._later_events)
 
     async def cancel(self, task_id: str) -> TaskView:
         """Cancels a task and returns it.
@@ -182,31 +176,70 @@ class AgentTasks:
         await self._runs.CancelRun(cancel, metadata=self._metadata)
         return await self.get(task_id)
 
-    async def _begin(self, message: a2a.Message) -> tuple[TaskView, RunEvents]:
-        """Sends a message and returns its task, with the events of the run that it begins."""
+    async def _begin(self, message: a2a.Message) -> tuple[TaskView, RunEvents | None]:
+        """Sends a message and returns its task, with the events of the run that it begins.
+
+        For an answer that is sent again, the task is returned as it is now, with the events of its
+        last run; None if that has ended.
+        """
         if message.task_id:
-            task = await self._waiting_task(message)
-            call = self._runs.RespondToApproval(
-                pb.RespondToApprovalRequest(
-                    request_id=request_id_of(self._agent.id, message),
-                    approval_id=task.approval.approval_id if task.approval else "",
-                    decisions=decisions_of(message),
-                ),
-                metadata=self._metadata,
-            )
-        else:
-            task = None
-            fields = await self._new_message(message)
-            call = self._runs.SendMessage(pb.SendMessageRequest(**fields), metadata=self._metadata)
-        events = events_of_run(call)
-        # The first event names the run, so a message that is refused begins no stream.
-        first = await anext(events)
-        run = pb.Run(id=first.run_id, state=pb.RUN_STATE_RUNNING, create_time=first.create_time)
-        if task is None:
-            task = TaskView.of_run(run, message.context_id or fields["conversation_id"])
-        else:
+            return await self._begin_answer(message)
+        fields = await self._new_message(message)
+        call = self._runs.SendMessage(pb.SendMessageRequest(**fields), metadata=self._metadata)
+        run, events = await _begun(call)
+        return TaskView.of_run(run, message.context_id or fields["conversation_id"]), events
+
+    async def _begin_answer(self, message: a2a.Message) -> tuple[TaskView, RunEvents | None]:
+        task = await self.get(message.task_id)
+        if message.context_id not in ("", task.context_id):
+            raise InvalidParamsError("message.contextId is not the context of message.taskId.")
+        request_id = request_id_of(self._agent.id, message)
+        answered_id = task.answered.get(request_id)
+        call = self._runs.RespondToApproval(
+            pb.RespondToApprovalRequest(
+                request_id=request_id,
+                approval_id=answered_id or _awaited_approval(task).approval_id,
+                decisions=decisions_of(message),
+            ),
+            metadata=self._metadata,
+        )
+        # A repeated answer is sent as well: the gateway refuses it if its decisions differ.
+        run, events = await _begun(call)
+        if answered_id is None:
             task.continue_with(run)
-        return task, after_first(first, events)
+            return task, events
+        await events.aclose()
+        return task, self._events(task)
+
+    def _events(self, task: TaskView) -> RunEvents | None:
+        """Returns the events of the last run of a task; None if it has ended."""
+        if not task.under_way:
+            return None
+        request = pb.StreamRunRequest(run_id=task.run_id)
+        return events_of_run(self._runs.StreamRun(request, metadata=self._metadata))
+
+    async def _later_events(self, task: TaskView) -> RunEvents | None:
+        """Adds the runs that have continued a task since its last run ended.
+
+        If a message is sent again, the run that it began may have been continued long ago.
+
+        Returns:
+            The events of the last run; None if it has ended.
+        """
+        await self._add_later_runs(task)
+        return self._events(task)
+
+    async def _add_later_runs(self, task: TaskView) -> None:
+        while task.approval is not None:
+            approval = await self._approval(task.approval.approval_id)
+            if not approval.decided:
+                return
+            if not approval.answer_run_id:
+                task.lapse()
+                return
+            task.continue_with(await self._run(approval.answer_run_id))
+            if not task.under_way:
+                task.end(await self._stored_reply(task.run_id))
 
     async def _new_message(self, message: a2a.Message) -> dict[str, Any]:
         """Returns the fields of a request that sends a message which begins a task."""
@@ -254,20 +287,6 @@ class AgentTasks:
         )
         return response.conversation.external_id or conversation_id
 
-    async def _waiting_task(self, message: a2a.Message) -> TaskView:
-        task = await self.get(message.task_id)
-        if message.context_id not in ("", task.context_id):
-            raise InvalidParamsError("message.contextId is not the context of message.taskId.")
-        if task.under_way:
-            raise UnsupportedOperationError(
-                "The task is under way. A message without taskId begins another one after it."
-            )
-        if not task.waits:
-            raise UnsupportedOperationError(
-                "The task has ended. A message without taskId begins another one."
-            )
-        return task
-
     async def _run(self, run_id: str) -> pb.Run:
         response = await self._runs.GetRun(pb.GetRunRequest(run_id=run_id), metadata=self._metadata)
         run: pb.Run = response.run
@@ -289,3 +308,31 @@ class AgentTasks:
         async for event in events_of_run(call):
             reply.apply(event)
         return reply
+
+
+async def _begun(call: Any) -> tuple[pb.Run, RunEvents]:
+    """Returns the run that a call has begun, and its events.
+
+    The first event names the run, so a message that is refused begins no stream.
+    """
+    events = events_of_run(call)
+    first = await anext(events)
+    run = pb.Run(id=first.run_id, state=pb.RUN_STATE_RUNNING, create_time=first.create_time)
+    return run, after_first(first, events)
+
+
+def _awaited_approval(task: TaskView) -> message_pb2.ApprovalRequestPart:
+    """Returns the tool calls for which a task waits.
+
+    Raises:
+        UnsupportedOperationError: It does not wait.
+    """
+    if task.under_way:
+        raise UnsupportedOperationError(
+            "The task is under way. A message without taskId begins another one after it."
+        )
+    if task.approval is None:
+        raise UnsupportedOperationError(
+            "The task has ended. A message without taskId begins another one."
+        )
+    return task.approval
