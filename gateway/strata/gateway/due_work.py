@@ -13,6 +13,7 @@ from strata.gateway.creations.store import ANY_CREATION_DUE
 from strata.gateway.deletions.store import ANY_DELETION_DUE
 from strata.gateway.runs.store.approvals import ANY_APPROVAL_DUE
 from strata.gateway.runs.store.claims import ANY_RUN_DUE
+from strata.gateway.runs.store.open_ingestions import ANY_INGESTION_DUE
 from strata.gateway.schedules.store import ANY_SCHEDULE_DUE
 from strata.gateway.webhooks.store import ANY_DELIVERY_DUE
 from strata.shared.db import Database
@@ -23,8 +24,8 @@ from strata.shared.waiting_work import WaitingWork
 class DueKind(StrEnum):
     """A kind of work.
 
-    Runs to claim, default decisions of approvals, ticks of schedules, deliveries of webhooks, and
-    interrupted creations and deletions of agents.
+    Runs to claim, default decisions of approvals, ticks of schedules, deliveries of webhooks,
+    interrupted creations and deletions of agents, and interrupted ingestions of files.
     """
 
     RUNS = "runs"
@@ -33,6 +34,7 @@ class DueKind(StrEnum):
     DELIVERIES = "deliveries"
     CREATIONS = "creations"
     DELETIONS = "deletions"
+    INGESTIONS = "ingestions"
 
 
 ANY_DUE: Mapping[DueKind, str] = {
@@ -42,6 +44,7 @@ ANY_DUE: Mapping[DueKind, str] = {
     DueKind.DELIVERIES: ANY_DELIVERY_DUE,
     DueKind.CREATIONS: ANY_CREATION_DUE,
     DueKind.DELETIONS: ANY_DELETION_DUE,
+    DueKind.INGESTIONS: ANY_INGESTION_DUE,
 }
 """The SQL expression of each kind: whether there is such work."""
 

@@ -10,11 +10,12 @@ import pytest
 
 from doubles.script import Call, ModelCall, Reply, Step, say
 from polling import eventually
+from sql_queries import execute, fetch_value
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.gateway.runs.ingestion import FLAG, OPEN_AT_ONCE, TAG
+from strata.gateway.runs.ingestion import FLAG, OPEN_AT_ONCE, TAG, DocumentIngestion
 from strata.protocol.errors import FailedPreconditionError
 from strata.shared.ids import new_id
 from whole_system import System
@@ -115,6 +116,12 @@ def all_read(system: System, agent: agent_pb.Agent, count: int) -> Callable[[], 
     return check
 
 
+async def read_count(system: System, agent: agent_pb.Agent, count: int) -> bool:
+    """Returns whether this number of files has been read completely."""
+    states = (await documents(system, agent)).values()
+    return sum(not state.pending_messages and not state.run_open for state in states) == count
+
+
 async def test_a_file_of_an_attached_folder_is_read_into_a_block_of_its_name(
     system: System, readers: Readers
 ) -> None:
@@ -188,6 +195,31 @@ async def test_many_files_are_read_a_few_at_a_time(system: System, readers: Read
     assert (await ingest(system, agent)).open_files <= OPEN_AT_ONCE
     await eventually(all_read(system, agent, count))
     assert len(readers.portions) == count
+
+
+async def test_waiting_files_are_read_although_the_gateway_dies_after_a_run(
+    system: System, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await system.make_agent(enable_sleeptime=True)
+    files = {f"{number}.txt": f"Text {number}." for number in range(OPEN_AT_ONCE + 2)}
+    folder = await folder_with(system, files)
+
+    async def dies(*_: object) -> None:
+        """Does nothing, as if the gateway had died when the run had ended."""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentIngestion, "after_run", dies)
+        await attach(system, agent, folder)
+        await eventually(lambda: read_count(system, agent, OPEN_AT_ONCE))
+    url = system.urls["gateway"].admin_url
+    await execute(url, "UPDATE gateway.open_ingestions SET due_time = now()")
+    await eventually(all_read(system, agent, len(files)))
+    assert len(readers.portions) == len(files)
+
+    async def none_is_open() -> bool:
+        return not await fetch_value(url, "SELECT count(*) FROM gateway.open_ingestions")
+
+    await eventually(none_is_open)
 
 
 async def test_ingestion_can_be_turned_off_for_an_agent(system: System, readers: Readers) -> None:

@@ -175,6 +175,7 @@ def _background(
             DueKind.DELIVERIES: webhooks.sender.wake,
             DueKind.CREATIONS: agents.creations.wake,
             DueKind.DELETIONS: agents.deletions.wake,
+            DueKind.INGESTIONS: runs.ingestion_worker.wake,
         },
         poll_s=timing.POLL_S,
     )
@@ -187,6 +188,7 @@ def _background(
         webhooks.sender.keep_sending,
         agents.creations.keep_rolling_back,
         agents.deletions.keep_finishing,
+        runs.ingestion_worker.keep_repeating,
         runs.watch.keep_polling,
         _retention(common, databases).keep_deleting,
         RunQueue(databases.worker, databases.telemetry).keep_measuring,

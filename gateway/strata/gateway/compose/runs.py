@@ -24,8 +24,10 @@ from strata.gateway.runs.events.live_run import RunHub
 from strata.gateway.runs.events.run_follower import RunFollower
 from strata.gateway.runs.events.run_watch import RunWatch
 from strata.gateway.runs.ingestion import DocumentIngestion
+from strata.gateway.runs.ingestion_worker import IngestionWorker
 from strata.gateway.runs.run_recorder import RunRecorder
 from strata.gateway.runs.store.base import LeaseTerms
+from strata.gateway.runs.store.open_ingestions import PostgresOpenIngestions
 from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.gateway.servicers.runs import RunServicer
 from strata.gateway.settings import GatewaySettings
@@ -41,6 +43,7 @@ class RunParts:
         watch: Polls the runs that other gateways execute.
         follower: Reads the events of runs as they are stored.
         ingestion: Has memory agents read the files of attached folders.
+        ingestion_worker: Repeats what it could not do after a run.
         servicer: Serves `RunService`.
     """
 
@@ -49,6 +52,7 @@ class RunParts:
     watch: RunWatch
     follower: RunFollower
     ingestion: DocumentIngestion
+    ingestion_worker: IngestionWorker
     servicer: RunServicer
 
 
@@ -67,8 +71,10 @@ async def build_runs(
     hub = RunHub(watch.notify)
     follower = RunFollower(store, hub, watch, common.peers, poll_s=timing.POLL_S)
     group_turns = GroupTurns(store, follower, SwarmHolders(agent_loop))
+    open_ingestions = PostgresOpenIngestions(databases.database, databases.worker)
     ingestion = DocumentIngestion(
         store,
+        open_ingestions,
         agent_loop,
         wiring.channel("core_memory"),
         files_per_agent=settings.ingested_files_per_agent,
@@ -100,7 +106,8 @@ async def build_runs(
         recorder=RunRecorder(store, agent_loop),
     )
     group_turns.connect(servicer.start_run, servicer.cancel_run)
-    return RunParts(store, dispatcher, watch, follower, ingestion, servicer)
+    ingestion_worker = IngestionWorker(open_ingestions, store, ingestion, common.project_callers)
+    return RunParts(store, dispatcher, watch, follower, ingestion, ingestion_worker, servicer)
 
 
 def _lease_terms(settings: GatewaySettings, owner: str) -> LeaseTerms:

@@ -6,8 +6,9 @@ pauses after failures and the exactly-once ranges of runs of memory agents. The 
 the hash of the content, so the same content is read once per agent.
 
 The files to read follow from the files of the agent and its marks. They are determined when a
-folder is attached, after each run of a memory agent, and at the request of a client; a failure
-loses nothing.
+folder is attached, after each run of a memory agent, and at the request of a client. The
+transaction that ends a run of a memory agent records that its agent's files are to be determined,
+and the record stays until that is done (`open_ingestions`), so a failure loses nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.gateway.runs.convert.runs import principal_of
 from strata.gateway.runs.domain.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
+from strata.gateway.runs.store.open_ingestions import OpenIngestion, PostgresOpenIngestions
 from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     NotFoundError,
     Reason,
     StrataError,
+    is_transient,
 )
 from strata.shared.context import current_project, require_caller
 from strata.shared.logs import get_logger
@@ -89,6 +92,7 @@ class DocumentIngestion:
 
     Args:
         store: The marks.
+        open_ingestions: The ingestions that follow a run.
         agent_loop: Channel to agent_loop.
         core_memory: Channel to core_memory.
         files_per_agent: Maximum number of files to ingest per agent; 0 turns ingestion off.
@@ -97,12 +101,14 @@ class DocumentIngestion:
     def __init__(
         self,
         store: MemoryRunStore,
+        open_ingestions: PostgresOpenIngestions,
         agent_loop: grpc.aio.Channel,
         core_memory: grpc.aio.Channel,
         *,
         files_per_agent: int,
     ) -> None:
         self._store = store
+        self._open_ingestions = open_ingestions
         self._agents = agent_grpc.AgentServiceStub(agent_loop)
         self._files = file_grpc.FileServiceStub(core_memory)
         self._blocks = block_grpc.BlockServiceStub(core_memory)
@@ -127,17 +133,28 @@ class DocumentIngestion:
         """Starts ingestion after an AttachFolder. Never raises."""
         await self._ingest_quietly(file_pb.AttachFolderRequest.FromString(request).agent_id)
 
-    async def memory_run_ended(self, payload: bytes) -> None:
+    async def memory_run_ended(self, run_id: str, payload: bytes) -> None:
         """Continues ingestion after a run of a memory agent. Never raises.
 
         Args:
-            payload: The ExecuteRunRequest of the run.
+            run_id: The run.
+            payload: Its ExecuteRunRequest.
         """
         request = turn_pb.ExecuteRunRequest.FromString(payload)
-        if request.HasField("document"):
-            await self._ingest_quietly(request.document.agent_id)
-        elif request.HasField("transcript"):
-            await self._ingest_quietly(request.transcript.agent_id)
+        agent_id = request.document.agent_id or request.transcript.agent_id
+        if agent_id:
+            await self.after_run(OpenIngestion(current_project(), agent_id, run_id))
+
+    async def after_run(self, ingestion: OpenIngestion) -> None:
+        """Ingests files after a run of a memory agent; it stays open after a failure. Never raises.
+
+        A repetition that overtakes the first one finds the same files.
+        """
+        try:
+            if await self._ingest_quietly(ingestion.agent_id):
+                await self._open_ingestions.end(ingestion)
+        except StrataError as error:
+            _log.warning("ingestion is done again", agent_id=ingestion.agent_id, error=repr(error))
 
     async def agent_deleted(self, agent_id: str) -> None:
         """Deletes the document ingestion agents of a deleted agent.
@@ -148,17 +165,20 @@ class DocumentIngestion:
         for mark in await self._marks(agent_id):
             await self._delete(mark)
 
-    async def _ingest_quietly(self, agent_id: str) -> None:
+    async def _ingest_quietly(self, agent_id: str) -> bool:
+        """Starts the ingestion of files; returns False if it has to be repeated."""
         if not self._files_per_agent:
-            return
+            return True
         try:
             request = agent_pb.GetAgentRequest(agent_id=agent_id)
             agent = (await self._agents.GetAgent(request)).agent
             if not self._refusal(agent):
                 await self._ingest(agent)
         except StrataError as error:
-            # The next run of a memory agent tries again.
+            # Otherwise the next run of a memory agent tries again.
             _log.warning("documents not ingested", agent_id=agent_id, error=repr(error))
+            return not is_transient(error)
+        return True
 
     def _refusal(self, agent: agent_pb.Agent) -> str:
         """Returns why the files of an agent are not ingested; empty if they are."""

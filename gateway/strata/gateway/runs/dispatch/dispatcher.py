@@ -87,7 +87,7 @@ class Dispatcher:
         owner: Id of this gateway in the store.
         terms: Times and limits.
         on_not_found: Called with project and agent if agent_loop does not find the agent.
-        on_memory_run: Called with the payload of a memory agent's finished run; must not raise.
+        on_memory_run: Called with id and payload of a memory agent's finished run; must not raise.
         telemetry: Gets the metrics and the spans of runs; None for none.
         partition: The partition of the projects whose runs it executes.
         use: What the projects use of this process.
@@ -104,7 +104,7 @@ class Dispatcher:
         owner: str,
         terms: DispatchTerms | None = None,
         on_not_found: Callable[[str, str], None] | None = None,
-        on_memory_run: Callable[[bytes], Awaitable[None]] | None = None,
+        on_memory_run: Callable[[str, bytes], Awaitable[None]] | None = None,
         telemetry: Telemetry | None = None,
         partition: str = DEFAULT_PARTITION,
         use: ProjectUse = USE_OF_PROCESS,
@@ -323,7 +323,7 @@ class Dispatcher:
                     following = await self._finish(active, terminal_event)
                     end_run_span(context.span, terminal_event)
                     if run.kind is RunKind.SLEEPTIME and self._on_memory_run is not None:
-                        await self._on_memory_run(active.dispatch.payload)
+                        await self._on_memory_run(run.id, active.dispatch.payload)
                 elif self._closing:
                     await active.live.flush()
         except LeaseLostError:

@@ -21,6 +21,7 @@ from strata.gateway.runs.domain.states import OPEN_STATES, RunState
 from strata.gateway.runs.payloads import memory_payload
 from strata.gateway.runs.store.base import RunTables
 from strata.gateway.runs.store.conditions import OPEN
+from strata.gateway.runs.store.open_ingestions import begin_ingestion
 from strata.shared.db.async_engine import AsyncConnection
 
 _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequency,
@@ -223,6 +224,7 @@ async def note_end(
         return
     mark = mark_of({**row, "state": None, "run_at": None})
     mark = mark.read_until(read).after_run(state, *failure)
+    await begin_ingestion(connection, project_id, mark.agent_id, run_id)
     if mark.due and mark.pending > 0:
         await _queue(connection, project_id, mark, source_id=run_id)
     else:
