@@ -16,7 +16,8 @@ def words_of(message: message_pb2.Message) -> Sequence[str]:
     """Returns the texts that an assistant message addresses to others.
 
     These are the texts of its calls of ``send_message``, or else its own text. The text beside
-    calls of the V2 loop, which have ``request_heartbeat`` set, is reasoning and does not count.
+    calls of the V2 loop, which have ``request_heartbeat`` set, is reasoning and does not count;
+    while it is streamed, `TextDelta.beside_call` marks it.
     The result is empty for other messages and for blank text.
     """
     if message.role != message_pb2.ROLE_ASSISTANT:

@@ -98,6 +98,32 @@ async def test_the_completion_contains_the_reply(
     assert run.agent_id == agent.id
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_thoughts_beside_calls_of_the_v2_loop_are_no_part_of_the_reply(
+    system: System, sdk: openai.AsyncOpenAI, stream: bool
+) -> None:
+    agent = await system.make_agent(
+        type=agent_pb.AGENT_TYPE_MEMGPT_V2, tools=["archival_memory_search"]
+    )
+    search = {"query": "harbour", "request_heartbeat": True}
+    system.model.script(
+        Reply(text="I should look.", calls=(Call("archival_memory_search", search),)),
+        Reply(text="She waits.", calls=(Call("send_message", {"message": "Nothing."}),)),
+    )
+    if stream:
+        chunks = [
+            chunk
+            async for chunk in await sdk.chat.completions.create(
+                model=agent.name, messages=HELLO, stream=True
+            )
+        ]
+        reply = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    else:
+        completion = await sdk.chat.completions.create(model=agent.name, messages=HELLO)
+        reply = completion.choices[0].message.content or ""
+    assert reply == "Nothing."
+
+
 async def test_the_stream_contains_the_text_in_pieces(
     system: System, sdk: openai.AsyncOpenAI
 ) -> None:

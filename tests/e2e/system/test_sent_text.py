@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,11 @@ LONG = 'He said: "hello"\n\\ ü 😀 ' * 40
 
 def sends(message: str, **more: Any) -> Reply:
     return Reply(calls=(Call("send_message", {"message": message}),), **more)
+
+
+def streamed_thoughts(ran: RunEvents) -> str:
+    """Returns the reasoning in the deltas of a run."""
+    return "".join(event.reasoning_delta.text for event in ran.events)
 
 
 async def v2_agent(system: System, **fields: Any) -> agent_pb.Agent:
@@ -61,11 +67,11 @@ async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -
     assert (text, thoughts) == (LONG, ["She is back."])
     assert names_of(ran.messages) == set()
     assert not {"tool_started", "tool_finished", "tool_call_delta"} & set(ran.kinds)
-    # The text beside the call was streamed first, and then withdrawn.
-    snapshot = next(e.text_snapshot for e in ran.events if e.HasField("text_snapshot"))
-    assert (snapshot.text, snapshot.reasoning) == ("", "She is back.")
+    # A call is required, so the text beside it is known as a thought from its first piece.
+    assert "text_snapshot" not in ran.kinds
+    assert streamed_thoughts(ran) == "She is back."
     deltas = [event.text_delta.text for event in ran.events if event.HasField("text_delta")]
-    assert "".join(deltas) == "She is back." + LONG
+    assert "".join(deltas) == LONG
     assert len(deltas) > 2
 
     for after in range(ran.stored_events[-1].sequence):
@@ -74,6 +80,45 @@ async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -
     newest = await listed(system, agent)
     assert newest[-1] == reply
     assert names_of(newest) == set()
+
+
+async def test_text_beside_another_call_is_streamed_and_stored_as_a_thought(
+    system: System,
+) -> None:
+    agent = await v2_agent(system, tools=["archival_memory_search"])
+    gate = asyncio.Event()
+    search = {"query": "harbour", "request_heartbeat": True}
+    thinks = Reply(text="I should look.", calls=(Call("archival_memory_search", search),))
+    # Three pieces of the text, then the resumed client joins.
+    system.model.script(replace(thinks, piece=5, held=gate, held_after=4), sends("Nothing."))
+    first = system.begin(agent, "Hello?")
+    await first.until("reasoning_delta")
+    started = max(event.sequence for event in first.events)
+    request = run_pb.StreamRunRequest(run_id=first.run_id, after_sequence=started)
+    second = RunStream(system.runs.StreamRun(request))
+    snapshot = (await second.until("text_snapshot")).text_snapshot
+    gate.set()
+    ran, late = await first.rest(), await second.rest()
+    assert snapshot.reasoning
+    assert not snapshot.text
+    assert streamed_thoughts(ran) == "I should look."
+    assert snapshot.reasoning + streamed_thoughts(late) == "I should look."
+    assert ran.streamed == late.streamed == "Nothing."
+    [thought] = [m for m in ran.messages if any(p.HasField("reasoning") for p in m.parts)]
+    assert [part.reasoning.text for part in thought.parts if part.HasField("reasoning")] == [
+        "I should look."
+    ]
+    assert not any(part.HasField("text") for part in thought.parts)
+
+
+async def test_reply_without_the_required_call_is_stored_as_text(system: System) -> None:
+    agent = await v2_agent(system)
+    system.model.respond(lambda _: Reply(text="Just text."))
+    ran = await system.send(agent, "Hello?")
+    [text] = [part.text.text for part in ran.messages[-1].parts]
+    assert text == "Just text."
+    again = await followed(system, ran.run_id)
+    assert again.events == ran.stored_events
 
 
 async def test_client_can_request_the_calls_unchanged(system: System) -> None:

@@ -265,8 +265,9 @@ def _restarted(event: StepRestarted) -> pb.StepRestarted:
 
 def _write_piece(event: TextPiece | ReasoningPiece | ToolCallPiece, wire: pb.RunEvent) -> None:
     match event:
-        case TextPiece(message_id, text):
-            wire.text_delta.CopyFrom(pb.TextDelta(message_id=message_id, text=text))
+        case TextPiece(message_id, text, beside_call):
+            delta = pb.TextDelta(message_id=message_id, text=text, beside_call=beside_call)
+            wire.text_delta.CopyFrom(delta)
         case ReasoningPiece(message_id, text):
             wire.reasoning_delta.CopyFrom(pb.ReasoningDelta(message_id=message_id, text=text))
         case ToolCallPiece():

@@ -368,7 +368,7 @@ class ModelRequester:
             event, TextDelta | ReasoningDelta | ToolCallDelta
         )
         if isinstance(event, TextDelta):
-            await self._sink.emit(TextPiece(name.message_id, event.text))
+            await self._sink.emit(TextPiece(name.message_id, event.text, not offer.json_text))
         elif isinstance(event, ReasoningDelta):
             await self._sink.emit(ReasoningPiece(name.message_id, event.text))
         elif isinstance(event, ToolCallDelta):

@@ -32,6 +32,10 @@ class _OpenReply:
     def start_send(self, index: int, tool: str) -> None:
         """Starts a call of ``send_message``; the text so far becomes reasoning."""
         self.sends[index] = MemberDecoder(CATALOGUE[tool].text_argument)
+        self.move_text()
+
+    def move_text(self) -> None:
+        """Turns the text so far into reasoning."""
         self.reasoning.add(self.text.text)
         self.text.clear()
 
@@ -97,7 +101,7 @@ class SentText:
     def _text(self, event: RunEvent) -> RunEvent:
         delta = event.text_delta
         reply = self._reply(event, delta.message_id)
-        if not reply.sends:
+        if not (reply.sends or delta.beside_call):
             reply.text.add(delta.text)
             return event
         reply.reasoning.add(delta.text)
@@ -132,8 +136,10 @@ class SentText:
         reply.text.set(snapshot.text)
         reply.reasoning.set(snapshot.reasoning)
         sends = [call for call in snapshot.tool_calls if call.name in TEXT_TOOLS]
-        if not sends:
+        if not (sends or snapshot.beside_call):
             return event
+        if snapshot.beside_call:
+            reply.move_text()
         texts = []
         for call in sends:
             reply.start_send(call.index, call.name)

@@ -34,6 +34,7 @@ class PartialText:
         text: Its text so far.
         reasoning: Its reasoning so far.
         calls: Its calls with their arguments so far, by position.
+        beside_call: Whether the text is a thought beside a call, see `TextDelta.beside_call`.
         member: The member of a group that writes it.
     """
 
@@ -41,6 +42,7 @@ class PartialText:
     text: TextBuffer = field(default_factory=TextBuffer)
     reasoning: TextBuffer = field(default_factory=TextBuffer)
     calls: dict[int, _PartialCall] = field(default_factory=dict)
+    beside_call: bool = False
     member: run_event_pb2.EventMember | None = None
 
     def __bool__(self) -> bool:
@@ -53,6 +55,7 @@ class PartialText:
             message_id=self.message_id,
             text=self.text.text,
             reasoning=self.reasoning.text,
+            beside_call=self.beside_call,
             tool_calls=(
                 run_event_pb2.ToolCallDelta(
                     message_id=self.message_id,
@@ -73,6 +76,7 @@ class PartialText:
             case "text_delta":
                 self._start_message(event.text_delta.message_id)
                 self.text.add(event.text_delta.text)
+                self.beside_call = event.text_delta.beside_call
             case "reasoning_delta":
                 self._start_message(event.reasoning_delta.message_id)
                 self.reasoning.add(event.reasoning_delta.text)
@@ -92,6 +96,7 @@ class PartialText:
             self.text.clear()
             self.reasoning.clear()
             self.calls.clear()
+            self.beside_call = False
 
 
 class PartialTexts:

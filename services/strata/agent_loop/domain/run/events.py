@@ -147,10 +147,17 @@ class ReplyReceived:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """The next characters of the reply."""
+    """The next characters of the reply.
+
+    Attributes:
+        message_id: The message.
+        text: The characters.
+        beside_call: Whether the reply must contain a call, so that the text is a thought beside it.
+    """
 
     message_id: str
     text: str
+    beside_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

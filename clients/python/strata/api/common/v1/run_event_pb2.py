@@ -27,7 +27,7 @@ from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1
 from strata.api.common.v1 import usage_pb2 as strata_dot_api_dot_common_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$strata/api/common/v1/run_event.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a strata/api/common/v1/usage.proto\"c\n\nRunStarted\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x19\n\x11input_message_ids\x18\x04 \x03(\t\"\x80\x01\n\x0bStepStarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12/\n\x05taint\x18\x04 \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\x12\n\nmessage_id\x18\x05 \x01(\t\"-\n\tTextDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"2\n\x0eReasoningDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"i\n\rToolCallDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x14\n\x0ctool_call_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x11\n\targuments\x18\x05 \x01(\t\"|\n\x0cTextSnapshot\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x37\n\ntool_calls\x18\x04 \x03(\x0b\x32#.strata.api.common.v1.ToolCallDelta\"\xa0\x01\n\rStepRestarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nmessage_id\x18\x04 \x01(\t\x12\x10\n\x08given_up\x18\x05 \x01(\x08\x12\r\n\x05model\x18\x06 \x01(\t\x12\x14\n\x0c\x66\x61iled_model\x18\x07 \x01(\t\x12\x15\n\rfailed_reason\x18\x08 \x01(\t\"D\n\x0bToolStarted\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\x96\x01\n\x0cToolFinished\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\"`\n\nMemoryEdit\x12\x10\n\x08\x62lock_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0c\n\x04\x64iff\x18\x04 \x01(\t\x12\x11\n\toperation\x18\x05 \x01(\t\"?\n\rMessageStored\x12.\n\x07message\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\"P\n\x11\x41pprovalRequested\x12;\n\x08\x61pproval\x18\x01 \x01(\x0b\x32).strata.api.common.v1.ApprovalRequestPart\"n\n\x0fWindowCompacted\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x15\n\rtokens_before\x18\x02 \x01(\x03\x12\x14\n\x0ctokens_after\x18\x03 \x01(\x03\">\n\x08RunError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\"\xe4\x01\n\x0bRunFinished\x12\x35\n\x0bstop_reason\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.StopReason\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x12\n\nstep_count\x18\x03 \x01(\x05\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.strata.api.common.v1.RunError\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\x87\x02\n\tModelCall\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x15\n\x08start_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0e\x66irst_token_ms\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0b\x64uration_ms\x18\x04 \x01(\x03\x12*\n\x05usage\x18\x05 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x0c\n\x04lost\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x34\n\x07request\x18\x08 \x01(\x0b\x32#.strata.api.common.v1.RequestDigestB\x0b\n\t_start_msB\x11\n\x0f_first_token_ms\"\xa6\x01\n\rRequestDigest\x12\x0e\n\x06system\x18\x01 \x01(\x0c\x12\x0f\n\x07options\x18\x02 \x01(\x0c\x12\x10\n\x08messages\x18\x03 \x01(\x0c\x12\x0e\n\x06window\x18\x04 \x03(\x03\x12\x17\n\x0f\x62ytes_per_token\x18\x05 \x01(\x01\x12\x39\n\rsystem_change\x18\x06 \x01(\x0b\x32\".strata.api.common.v1.SystemChange\"[\n\x0cSystemChange\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0c\x12\x14\n\x0cprefix_chars\x18\x02 \x01(\x05\x12\x14\n\x0csuffix_chars\x18\x03 \x01(\x05\x12\x0f\n\x07removed\x18\x04 \x01(\t\"c\n\x0b\x45ventMember\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\nagent_name\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12\x0c\n\x04turn\x18\x05 \x01(\x05\"7\n\x0bTurnStarted\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0f\n\x07manager\x18\x02 \x01(\x08\"\xe5\x01\n\x0cTurnFinished\x12\x35\n\x0bstop_reason\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.StopReason\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x12\n\nstep_count\x18\x03 \x01(\x05\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.strata.api.common.v1.RunError\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\x93\t\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nelapsed_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x34\n\x0bmodel_calls\x18\x05 \x03(\x0b\x32\x1f.strata.api.common.v1.ModelCall\x12\x31\n\x06member\x18\x06 \x01(\x0b\x32!.strata.api.common.v1.EventMember\x12\x37\n\x0brun_started\x18\n \x01(\x0b\x32 .strata.api.common.v1.RunStartedH\x00\x12\x39\n\x0cstep_started\x18\x0b \x01(\x0b\x32!.strata.api.common.v1.StepStartedH\x00\x12\x35\n\ntext_delta\x18\x0c \x01(\x0b\x32\x1f.strata.api.common.v1.TextDeltaH\x00\x12?\n\x0freasoning_delta\x18\r \x01(\x0b\x32$.strata.api.common.v1.ReasoningDeltaH\x00\x12>\n\x0ftool_call_delta\x18\x0e \x01(\x0b\x32#.strata.api.common.v1.ToolCallDeltaH\x00\x12;\n\rtext_snapshot\x18\x0f \x01(\x0b\x32\".strata.api.common.v1.TextSnapshotH\x00\x12=\n\x0estep_restarted\x18\x10 \x01(\x0b\x32#.strata.api.common.v1.StepRestartedH\x00\x12\x39\n\x0ctool_started\x18\x11 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12;\n\rtool_finished\x18\x12 \x01(\x0b\x32\".strata.api.common.v1.ToolFinishedH\x00\x12=\n\x0emessage_stored\x18\x13 \x01(\x0b\x32#.strata.api.common.v1.MessageStoredH\x00\x12\x45\n\x12\x61pproval_requested\x18\x14 \x01(\x0b\x32\'.strata.api.common.v1.ApprovalRequestedH\x00\x12\x41\n\x10window_compacted\x18\x15 \x01(\x0b\x32%.strata.api.common.v1.WindowCompactedH\x00\x12\x39\n\x0crun_finished\x18\x16 \x01(\x0b\x32!.strata.api.common.v1.RunFinishedH\x00\x12\x39\n\x0cturn_started\x18\x17 \x01(\x0b\x32!.strata.api.common.v1.TurnStartedH\x00\x12;\n\rturn_finished\x18\x18 \x01(\x0b\x32\".strata.api.common.v1.TurnFinishedH\x00\x42\x07\n\x05\x65ventB\r\n\x0b_elapsed_ms*\xd0\x03\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14STOP_REASON_END_TURN\x10\x01\x12\x15\n\x11STOP_REASON_ERROR\x10\x02\x12\x1d\n\x19STOP_REASON_LLM_API_ERROR\x10\x03\x12$\n STOP_REASON_INVALID_LLM_RESPONSE\x10\x04\x12!\n\x1dSTOP_REASON_INVALID_TOOL_CALL\x10\x05\x12\x19\n\x15STOP_REASON_MAX_STEPS\x10\x06\x12#\n\x1fSTOP_REASON_MAX_TOKENS_EXCEEDED\x10\x07\x12\x1c\n\x18STOP_REASON_NO_TOOL_CALL\x10\x08\x12\x19\n\x15STOP_REASON_TOOL_RULE\x10\t\x12\x19\n\x15STOP_REASON_CANCELLED\x10\n\x12!\n\x1dSTOP_REASON_REQUIRES_APPROVAL\x10\x0b\x12\x38\n4STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT\x10\x0c\x12\x1b\n\x17STOP_REASON_NO_PROGRESS\x10\rBW\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$strata/api/common/v1/run_event.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a strata/api/common/v1/usage.proto\"c\n\nRunStarted\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x19\n\x11input_message_ids\x18\x04 \x03(\t\"\x80\x01\n\x0bStepStarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12/\n\x05taint\x18\x04 \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\x12\n\nmessage_id\x18\x05 \x01(\t\"B\n\tTextDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x13\n\x0b\x62\x65side_call\x18\x03 \x01(\x08\"2\n\x0eReasoningDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"i\n\rToolCallDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x14\n\x0ctool_call_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x11\n\targuments\x18\x05 \x01(\t\"\x91\x01\n\x0cTextSnapshot\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x37\n\ntool_calls\x18\x04 \x03(\x0b\x32#.strata.api.common.v1.ToolCallDelta\x12\x13\n\x0b\x62\x65side_call\x18\x05 \x01(\x08\"\xa0\x01\n\rStepRestarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nmessage_id\x18\x04 \x01(\t\x12\x10\n\x08given_up\x18\x05 \x01(\x08\x12\r\n\x05model\x18\x06 \x01(\t\x12\x14\n\x0c\x66\x61iled_model\x18\x07 \x01(\t\x12\x15\n\rfailed_reason\x18\x08 \x01(\t\"D\n\x0bToolStarted\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\x96\x01\n\x0cToolFinished\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\"`\n\nMemoryEdit\x12\x10\n\x08\x62lock_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0c\n\x04\x64iff\x18\x04 \x01(\t\x12\x11\n\toperation\x18\x05 \x01(\t\"?\n\rMessageStored\x12.\n\x07message\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\"P\n\x11\x41pprovalRequested\x12;\n\x08\x61pproval\x18\x01 \x01(\x0b\x32).strata.api.common.v1.ApprovalRequestPart\"n\n\x0fWindowCompacted\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x15\n\rtokens_before\x18\x02 \x01(\x03\x12\x14\n\x0ctokens_after\x18\x03 \x01(\x03\">\n\x08RunError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\"\xe4\x01\n\x0bRunFinished\x12\x35\n\x0bstop_reason\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.StopReason\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x12\n\nstep_count\x18\x03 \x01(\x05\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.strata.api.common.v1.RunError\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\x87\x02\n\tModelCall\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x15\n\x08start_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0e\x66irst_token_ms\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0b\x64uration_ms\x18\x04 \x01(\x03\x12*\n\x05usage\x18\x05 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x0c\n\x04lost\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x34\n\x07request\x18\x08 \x01(\x0b\x32#.strata.api.common.v1.RequestDigestB\x0b\n\t_start_msB\x11\n\x0f_first_token_ms\"\xa6\x01\n\rRequestDigest\x12\x0e\n\x06system\x18\x01 \x01(\x0c\x12\x0f\n\x07options\x18\x02 \x01(\x0c\x12\x10\n\x08messages\x18\x03 \x01(\x0c\x12\x0e\n\x06window\x18\x04 \x03(\x03\x12\x17\n\x0f\x62ytes_per_token\x18\x05 \x01(\x01\x12\x39\n\rsystem_change\x18\x06 \x01(\x0b\x32\".strata.api.common.v1.SystemChange\"[\n\x0cSystemChange\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0c\x12\x14\n\x0cprefix_chars\x18\x02 \x01(\x05\x12\x14\n\x0csuffix_chars\x18\x03 \x01(\x05\x12\x0f\n\x07removed\x18\x04 \x01(\t\"c\n\x0b\x45ventMember\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\nagent_name\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12\x0c\n\x04turn\x18\x05 \x01(\x05\"7\n\x0bTurnStarted\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0f\n\x07manager\x18\x02 \x01(\x08\"\xe5\x01\n\x0cTurnFinished\x12\x35\n\x0bstop_reason\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.StopReason\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x12\n\nstep_count\x18\x03 \x01(\x05\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.strata.api.common.v1.RunError\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\x93\t\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nelapsed_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x34\n\x0bmodel_calls\x18\x05 \x03(\x0b\x32\x1f.strata.api.common.v1.ModelCall\x12\x31\n\x06member\x18\x06 \x01(\x0b\x32!.strata.api.common.v1.EventMember\x12\x37\n\x0brun_started\x18\n \x01(\x0b\x32 .strata.api.common.v1.RunStartedH\x00\x12\x39\n\x0cstep_started\x18\x0b \x01(\x0b\x32!.strata.api.common.v1.StepStartedH\x00\x12\x35\n\ntext_delta\x18\x0c \x01(\x0b\x32\x1f.strata.api.common.v1.TextDeltaH\x00\x12?\n\x0freasoning_delta\x18\r \x01(\x0b\x32$.strata.api.common.v1.ReasoningDeltaH\x00\x12>\n\x0ftool_call_delta\x18\x0e \x01(\x0b\x32#.strata.api.common.v1.ToolCallDeltaH\x00\x12;\n\rtext_snapshot\x18\x0f \x01(\x0b\x32\".strata.api.common.v1.TextSnapshotH\x00\x12=\n\x0estep_restarted\x18\x10 \x01(\x0b\x32#.strata.api.common.v1.StepRestartedH\x00\x12\x39\n\x0ctool_started\x18\x11 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12;\n\rtool_finished\x18\x12 \x01(\x0b\x32\".strata.api.common.v1.ToolFinishedH\x00\x12=\n\x0emessage_stored\x18\x13 \x01(\x0b\x32#.strata.api.common.v1.MessageStoredH\x00\x12\x45\n\x12\x61pproval_requested\x18\x14 \x01(\x0b\x32\'.strata.api.common.v1.ApprovalRequestedH\x00\x12\x41\n\x10window_compacted\x18\x15 \x01(\x0b\x32%.strata.api.common.v1.WindowCompactedH\x00\x12\x39\n\x0crun_finished\x18\x16 \x01(\x0b\x32!.strata.api.common.v1.RunFinishedH\x00\x12\x39\n\x0cturn_started\x18\x17 \x01(\x0b\x32!.strata.api.common.v1.TurnStartedH\x00\x12;\n\rturn_finished\x18\x18 \x01(\x0b\x32\".strata.api.common.v1.TurnFinishedH\x00\x42\x07\n\x05\x65ventB\r\n\x0b_elapsed_ms*\xd0\x03\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14STOP_REASON_END_TURN\x10\x01\x12\x15\n\x11STOP_REASON_ERROR\x10\x02\x12\x1d\n\x19STOP_REASON_LLM_API_ERROR\x10\x03\x12$\n STOP_REASON_INVALID_LLM_RESPONSE\x10\x04\x12!\n\x1dSTOP_REASON_INVALID_TOOL_CALL\x10\x05\x12\x19\n\x15STOP_REASON_MAX_STEPS\x10\x06\x12#\n\x1fSTOP_REASON_MAX_TOKENS_EXCEEDED\x10\x07\x12\x1c\n\x18STOP_REASON_NO_TOOL_CALL\x10\x08\x12\x19\n\x15STOP_REASON_TOOL_RULE\x10\t\x12\x19\n\x15STOP_REASON_CANCELLED\x10\n\x12!\n\x1dSTOP_REASON_REQUIRES_APPROVAL\x10\x0b\x12\x38\n4STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT\x10\x0c\x12\x1b\n\x17STOP_REASON_NO_PROGRESS\x10\rBW\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,50 +35,50 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.common.v1.run_ev
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024strata.api.common.v1P\001Z&strata.internal/api/common/v1;commonv1\252\002\024Strata.Api.Common.V1'
-  _globals['_STOPREASON']._serialized_start=3860
-  _globals['_STOPREASON']._serialized_end=4324
+  _globals['_STOPREASON']._serialized_start=3903
+  _globals['_STOPREASON']._serialized_end=4367
   _globals['_RUNSTARTED']._serialized_start=165
   _globals['_RUNSTARTED']._serialized_end=264
   _globals['_STEPSTARTED']._serialized_start=267
   _globals['_STEPSTARTED']._serialized_end=395
   _globals['_TEXTDELTA']._serialized_start=397
-  _globals['_TEXTDELTA']._serialized_end=442
-  _globals['_REASONINGDELTA']._serialized_start=444
-  _globals['_REASONINGDELTA']._serialized_end=494
-  _globals['_TOOLCALLDELTA']._serialized_start=496
-  _globals['_TOOLCALLDELTA']._serialized_end=601
-  _globals['_TEXTSNAPSHOT']._serialized_start=603
-  _globals['_TEXTSNAPSHOT']._serialized_end=727
-  _globals['_STEPRESTARTED']._serialized_start=730
-  _globals['_STEPRESTARTED']._serialized_end=890
-  _globals['_TOOLSTARTED']._serialized_start=892
-  _globals['_TOOLSTARTED']._serialized_end=960
-  _globals['_TOOLFINISHED']._serialized_start=963
-  _globals['_TOOLFINISHED']._serialized_end=1113
-  _globals['_MEMORYEDIT']._serialized_start=1115
-  _globals['_MEMORYEDIT']._serialized_end=1211
-  _globals['_MESSAGESTORED']._serialized_start=1213
-  _globals['_MESSAGESTORED']._serialized_end=1276
-  _globals['_APPROVALREQUESTED']._serialized_start=1278
-  _globals['_APPROVALREQUESTED']._serialized_end=1358
-  _globals['_WINDOWCOMPACTED']._serialized_start=1360
-  _globals['_WINDOWCOMPACTED']._serialized_end=1470
-  _globals['_RUNERROR']._serialized_start=1472
-  _globals['_RUNERROR']._serialized_end=1534
-  _globals['_RUNFINISHED']._serialized_start=1537
-  _globals['_RUNFINISHED']._serialized_end=1765
-  _globals['_MODELCALL']._serialized_start=1768
-  _globals['_MODELCALL']._serialized_end=2031
-  _globals['_REQUESTDIGEST']._serialized_start=2034
-  _globals['_REQUESTDIGEST']._serialized_end=2200
-  _globals['_SYSTEMCHANGE']._serialized_start=2202
-  _globals['_SYSTEMCHANGE']._serialized_end=2293
-  _globals['_EVENTMEMBER']._serialized_start=2295
-  _globals['_EVENTMEMBER']._serialized_end=2394
-  _globals['_TURNSTARTED']._serialized_start=2396
-  _globals['_TURNSTARTED']._serialized_end=2451
-  _globals['_TURNFINISHED']._serialized_start=2454
-  _globals['_TURNFINISHED']._serialized_end=2683
-  _globals['_RUNEVENT']._serialized_start=2686
-  _globals['_RUNEVENT']._serialized_end=3857
+  _globals['_TEXTDELTA']._serialized_end=463
+  _globals['_REASONINGDELTA']._serialized_start=465
+  _globals['_REASONINGDELTA']._serialized_end=515
+  _globals['_TOOLCALLDELTA']._serialized_start=517
+  _globals['_TOOLCALLDELTA']._serialized_end=622
+  _globals['_TEXTSNAPSHOT']._serialized_start=625
+  _globals['_TEXTSNAPSHOT']._serialized_end=770
+  _globals['_STEPRESTARTED']._serialized_start=773
+  _globals['_STEPRESTARTED']._serialized_end=933
+  _globals['_TOOLSTARTED']._serialized_start=935
+  _globals['_TOOLSTARTED']._serialized_end=1003
+  _globals['_TOOLFINISHED']._serialized_start=1006
+  _globals['_TOOLFINISHED']._serialized_end=1156
+  _globals['_MEMORYEDIT']._serialized_start=1158
+  _globals['_MEMORYEDIT']._serialized_end=1254
+  _globals['_MESSAGESTORED']._serialized_start=1256
+  _globals['_MESSAGESTORED']._serialized_end=1319
+  _globals['_APPROVALREQUESTED']._serialized_start=1321
+  _globals['_APPROVALREQUESTED']._serialized_end=1401
+  _globals['_WINDOWCOMPACTED']._serialized_start=1403
+  _globals['_WINDOWCOMPACTED']._serialized_end=1513
+  _globals['_RUNERROR']._serialized_start=1515
+  _globals['_RUNERROR']._serialized_end=1577
+  _globals['_RUNFINISHED']._serialized_start=1580
+  _globals['_RUNFINISHED']._serialized_end=1808
+  _globals['_MODELCALL']._serialized_start=1811
+  _globals['_MODELCALL']._serialized_end=2074
+  _globals['_REQUESTDIGEST']._serialized_start=2077
+  _globals['_REQUESTDIGEST']._serialized_end=2243
+  _globals['_SYSTEMCHANGE']._serialized_start=2245
+  _globals['_SYSTEMCHANGE']._serialized_end=2336
+  _globals['_EVENTMEMBER']._serialized_start=2338
+  _globals['_EVENTMEMBER']._serialized_end=2437
+  _globals['_TURNSTARTED']._serialized_start=2439
+  _globals['_TURNSTARTED']._serialized_end=2494
+  _globals['_TURNFINISHED']._serialized_start=2497
+  _globals['_TURNFINISHED']._serialized_end=2726
+  _globals['_RUNEVENT']._serialized_start=2729
+  _globals['_RUNEVENT']._serialized_end=3900
 # @@protoc_insertion_point(module_scope)

@@ -186,19 +186,26 @@ class TextDelta(_message.Message):
 
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    BESIDE_CALL_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """Id of the message that is being written."""
     text: _builtins.str
     """The next characters."""
+    beside_call: _builtins.bool
+    """True if the reply must contain a tool call, as in the V2 loop: then the text is a thought beside
+    it. A stream that shows calls of send_message as text has a ReasoningDelta in its place. If the
+    model makes no call after all, the text is a reply, and the stored message has it as text.
+    """
     def __init__(
         self,
         *,
         message_id: _builtins.str = ...,
         text: _builtins.str = ...,
+        beside_call: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside_call", b"beside_call", "message_id", b"message_id", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -281,12 +288,15 @@ class TextSnapshot(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    BESIDE_CALL_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """Id of the message that is being written."""
     text: _builtins.str
     """The text from the beginning."""
     reasoning: _builtins.str
     """The reasoning from the beginning."""
+    beside_call: _builtins.bool
+    """See TextDelta."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
         """The calls that have begun, each with its arguments from the beginning."""
@@ -298,10 +308,11 @@ class TextSnapshot(_message.Message):
         text: _builtins.str = ...,
         reasoning: _builtins.str = ...,
         tool_calls: _abc.Iterable[Global___ToolCallDelta] | None = ...,
+        beside_call: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "reasoning", b"reasoning", "text", b"text", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside_call", b"beside_call", "message_id", b"message_id", "reasoning", b"reasoning", "text", b"text", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
