@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -27,6 +28,11 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.protocol.errors import Reason, UnavailableError
+from strata.shared.auth import TokenVerifier, public_key_of
+from strata.shared.clock import SystemClock
+from strata.shared.context import require_caller
+
+SET_BACK = timedelta(minutes=10)
 
 
 async def test_a_run_whose_stream_breaks_is_dispatched_again_without_repeated_events(
@@ -64,6 +70,28 @@ async def test_a_run_whose_stream_breaks_is_dispatched_again_without_repeated_ev
         "run_finished",
     ]
     assert (await gateway.run(events[0].run_id)).attempt == 2
+
+
+async def test_an_attempt_has_a_valid_token_although_the_clock_was_set_back(
+    services: ScriptedServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens: list[str] = []
+
+    async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        tokens.append(require_caller().token)
+        yield started()
+        if request.attempt == 1:
+            monkeypatch.setattr(SystemClock, "now", lambda _: datetime.now(UTC) - SET_BACK)
+            raise OSError("the replica died")
+        yield finished()
+
+    services.turns.script = turn
+    gateway = await services.gateway()
+    events = await collect(gateway.send(services.new_agent()))
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    # A replica that has not seen the token before.
+    verifier = TokenVerifier(public_key_of(services.private_key))
+    assert [verifier.verify(token).run_id for token in tokens[1:]] == [events[0].run_id]
 
 
 async def test_usage_includes_the_reply_that_was_streaming_when_its_process_died(

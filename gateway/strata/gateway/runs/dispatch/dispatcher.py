@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
@@ -42,7 +43,7 @@ from strata.protocol.errors import (
 )
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
-from strata.shared.context import Caller, RequestContext, use
+from strata.shared.context import Caller, RequestContext, current, use
 from strata.shared.logs import get_logger
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.project_use import USE_OF_PROCESS, ProjectUse
@@ -444,7 +445,9 @@ class Dispatcher:
     async def _attempt(self, active: ActiveRun) -> run_event_pb2.RunFinished | StrataError | None:
         """Relays one ExecuteRun; returns its end, its error, or None if it was stopped."""
         active.may_have_effects = True
-        relay = asyncio.create_task(self._relay(active))
+        # With a token of its own: if the clock was set back, the services refuse the one before it.
+        with use(replace(current(), caller=self._caller(active.dispatch))):
+            relay = asyncio.create_task(self._relay(active))
         stopped = asyncio.create_task(active.stopped.wait())
         try:
             await asyncio.wait((relay, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -534,6 +537,11 @@ class Dispatcher:
     def _context(self, dispatch: Dispatch) -> RequestContext:
         # A separate context: the deadline and the end of the call that sent the message do not
         # apply to the run.
+        context = RequestContext(caller=self._caller(dispatch), request_id=dispatch.run.id)
+        return self._traces.context(dispatch, context)
+
+    def _caller(self, dispatch: Dispatch) -> Caller:
+        """Returns the caller of a run, with a token that is valid now."""
         run, principal = dispatch.run, dispatch.principal
         token = self._signer.mint(
             principal.organization_id,
@@ -544,7 +552,7 @@ class Dispatcher:
             ttl=timedelta(seconds=max(dispatch.remaining_s, 0.0) + _TOKEN_MARGIN_S),
             partition=self._partition,
         )
-        caller = Caller(
+        return Caller(
             principal.organization_id,
             principal.project_id,
             principal.name,
@@ -553,8 +561,6 @@ class Dispatcher:
             token,
             self._partition,
         )
-        context = RequestContext(caller=caller, request_id=run.id)
-        return self._traces.context(dispatch, context)
 
 
 def _holders_lost(count: int) -> StrataError:
