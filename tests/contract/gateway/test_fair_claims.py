@@ -136,6 +136,7 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
         "most": "750",
         "after": "''",
         "projects": "64",
+        "own_runs": "'{}'",
     }
     claim = re.sub(r"(?<!:):(\w+)", lambda name: values[name[1]], claims.CLAIM.text)
     async with gateways.worker.system_transaction() as connection:

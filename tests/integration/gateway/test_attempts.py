@@ -170,7 +170,7 @@ async def test_a_gateway_with_expired_leases_does_not_claim_its_own_runs(
         await connection.execute(
             text("UPDATE gateway.runs SET lease_until = now() - '1 s'::interval")
         )
-    dispatcher._renewed -= 3600
+    # It was away from the database, or the database's clock was set forward.
     await dispatcher._claim()
     gate.set()
     events = await collect(gateway.stream(run.id))

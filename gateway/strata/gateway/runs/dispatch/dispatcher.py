@@ -130,7 +130,6 @@ class Dispatcher:
             self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
         )
         self._working = slots_of_working_runs(use)
-        self._renewed = clock.monotonic()
         self._closing = False
         self._claiming = False
         self._wake = asyncio.Event()
@@ -238,10 +237,8 @@ class Dispatcher:
             if not active_run.live.finished
         }
         if not attempts:
-            self._renewed = self._clock.monotonic()
             return
         leases = {lease.run_id: lease for lease in await self._store.renew(list(attempts))}
-        self._renewed = self._clock.monotonic()
         for run_id, attempt in attempts.items():
             active = self._active.get(run_id)
             if active is None or active.live.finished:
@@ -256,13 +253,12 @@ class Dispatcher:
         free = self._slots.free
         if not free or self._closing:
             return
-        if self._clock.monotonic() - self._renewed > 2 * self._terms.heartbeat_s:
-            # The database was unreachable: renew first, or own runs would be claimed as orphans.
-            await self._renew()
         limit = min(free, _CLAIM_BATCH)
         self._claiming = True
         try:
-            claimed = await self._store.claim(limit, held=self._slots.held, most=self._slots.most)
+            claimed = await self._store.claim(
+                limit, held=self._slots.held, most=self._slots.most, own_runs=self._active
+            )
             for project_id, run_id in claimed:
                 await self._start_claimed(project_id, run_id)
             memory_runs = await self._claim_memory_runs() if self._slots.free else 0

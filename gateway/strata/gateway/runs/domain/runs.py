@@ -8,7 +8,7 @@ are refused (fencing).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -504,7 +504,12 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
         ...
 
     async def claim(
-        self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
+        self,
+        limit: int,
+        *,
+        held: Mapping[str, int] | None = None,
+        most: int | None = None,
+        own_runs: Iterable[str] = (),
     ) -> Sequence[tuple[str, str]]:
         """Claims runs with an expired lease, then queued runs that may start.
 
@@ -515,6 +520,8 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
             held: Number of active runs in this gateway by project.
             most: Maximum number of active runs of one project, including those; None for any
                 number.
+            own_runs: The runs that this gateway carries out. They are not claimed, even if it could
+                not renew their leases in time, or the clock of the database was set forward.
 
         Returns:
             Pairs of project and run id.

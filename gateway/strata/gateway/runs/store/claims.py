@@ -6,7 +6,7 @@ The statements have the worker role: rows of all tenants, a limited set of colum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import text
@@ -63,6 +63,7 @@ held_runs AS (
 ), candidates AS (
     SELECT project_id, id, 0 AS turn, lease_until AS since FROM gateway.runs
      WHERE state IN ({ACTIVE}) AND lease_until < now()
+       AND (owner <> :owner OR id <> ALL(CAST(:own_runs AS text[])))
      UNION ALL
     SELECT in_turn.project_id, ready.id, in_turn.turn, ready.run_at
       FROM in_turn CROSS JOIN LATERAL (
@@ -235,7 +236,12 @@ class PostgresClaims(RunTables):
         self._last_memory_project = ""
 
     async def claim(
-        self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
+        self,
+        limit: int,
+        *,
+        held: Mapping[str, int] | None = None,
+        most: int | None = None,
+        own_runs: Iterable[str] = (),
     ) -> Sequence[tuple[str, str]]:
         """See `RunStore.claim`."""
         counts = Counter(held or {})
@@ -254,6 +260,7 @@ class PostgresClaims(RunTables):
                 "most": _ANY_NUMBER if most is None else most,
                 "after": before,
                 "projects": _CLAIM_PROJECTS,
+                "own_runs": list(own_runs),
             }
             try:
                 result = await self._worker.system_execute(CLAIM, values)
