@@ -91,6 +91,29 @@ def is_deeper(value: object, max_depth: int = MAX_JSON_DEPTH) -> bool:
     return bool(level)
 
 
+def indented_json(value: Any) -> str:
+    """Returns a JSON value as text with two spaces for each level, as models are shown it.
+
+    The text is that of ``json.dumps(value, ensure_ascii=False, indent=2)``, which passes each piece
+    of the text through a generator in Python for each level around it.
+
+    Args:
+        value: A value of limited depth (see `parse_json`); names of members must be texts.
+    """
+    return _indented(value, "\n")
+
+
+def _indented(value: Any, line: str) -> str:
+    """Returns a value whose last line begins with `line`: a line break and spaces."""
+    inner = line + "  "
+    if isinstance(value, dict) and value:
+        members = [f"{_encode(name)}: {_indented(item, inner)}" for name, item in value.items()]
+        return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
+    if isinstance(value, list | tuple) and value:
+        return f"[{inner}{f',{inner}'.join([_indented(item, inner) for item in value])}{line}]"
+    return _encode(value)
+
+
 def encodable(value: Any) -> Any:
     """Returns a JSON value in which unpaired surrogates are replaced, so that UTF-8 can encode it.
 
@@ -192,6 +215,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 _REQUEST_DECODER = json.JSONDecoder(
     parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=_unique

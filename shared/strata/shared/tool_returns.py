@@ -6,7 +6,13 @@ import json
 from datetime import datetime
 from typing import Any
 
-from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json, storable_text
+from strata.shared.json_text import (
+    PACKED_JSON_DEPTH,
+    JsonTextError,
+    indented_json,
+    parse_json,
+    storable_text,
+)
 from strata.shared.messages import ToolStatus
 from strata.shared.settings import MIB
 
@@ -44,7 +50,7 @@ def packed(status: str, message: Any, now: datetime) -> str:
         now: The time to show, in the agent's timezone.
     """
     body = {"status": status, "message": message, "time": now.strftime(TIME_FORMAT)}
-    text = json.dumps(body, ensure_ascii=False, indent=2)
+    text = indented_json(body)
     if _size(text) <= MAX_RETURN_BYTES:
         return text
     # Indentation and escapes can make the JSON many times as long as the text.
@@ -53,7 +59,7 @@ def packed(status: str, message: Any, now: datetime) -> str:
     while _size(text) > MAX_RETURN_BYTES:
         length = min(length * MAX_RETURN_BYTES // _size(text), length - 1)
         truncated = plain[:length] + _NOTE.format(length=len(plain), limit=length)
-        text = json.dumps({**body, "message": truncated}, ensure_ascii=False, indent=2)
+        text = indented_json({**body, "message": truncated})
     return text
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Protocol
 
 from strata.api.common.v1 import run_event_pb2
-from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.json_text import JsonTextError, indented_json, parse_json
 
 _FINE = frozenset(
     {
@@ -72,4 +71,4 @@ def whole_arguments(arguments: str) -> str:
         value = parse_json(arguments or "{}")
     except JsonTextError:
         return arguments
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    return indented_json(value)

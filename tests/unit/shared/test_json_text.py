@@ -16,6 +16,7 @@ from strata.shared.json_text import (
     JsonTooDeepError,
     LoneSurrogateFilter,
     encodable,
+    indented_json,
     is_deeper,
     parse_json,
     parse_request_json,
@@ -30,6 +31,11 @@ VALUES = st.recursive(
     | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
 )
+
+
+@given(VALUES | st.floats() | st.text(st.characters()) | st.tuples(VALUES, VALUES))
+def test_indented_texts_are_those_of_json_dumps(value: object) -> None:
+    assert indented_json(value) == json.dumps(value, ensure_ascii=False, indent=2)
 
 
 @given(VALUES)

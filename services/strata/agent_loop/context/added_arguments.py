@@ -18,7 +18,7 @@ from strata.agent_loop.domain.model.proofs import is_thought
 from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.models.conversation_repair import argument_object
 from strata.shared.json_stream import StringDecoder, key_name
-from strata.shared.json_text import JsonTextError, encodable, parse_json
+from strata.shared.json_text import JsonTextError, encodable, indented_json, parse_json
 from strata.shared.tool_catalogue import SEND_MESSAGE
 
 THINKING = "thinking"
@@ -157,7 +157,7 @@ def _shown(call: ToolCall, thoughts: bool, thought: str) -> ToolCall:
     flag = call.request_heartbeat
     last = {} if flag is None else {HEARTBEAT: flag}
     all_arguments = {**first, **arguments, **last}
-    return replace(call, arguments=json.dumps(all_arguments, ensure_ascii=False, indent=2))
+    return replace(call, arguments=indented_json(all_arguments))
 
 
 class ArgumentsStream:

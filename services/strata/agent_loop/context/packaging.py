@@ -18,7 +18,7 @@ from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.prompts.system_message import format_time
 from strata.agent_loop.prompts.system_message import zone as time_zone
 from strata.agent_loop.rules.refusals import BY_CLIENT, DENIED, NOT_STARTED_WITH
-from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, indented_json, parse_json
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.settings import MIB
@@ -143,7 +143,7 @@ def pack_summary(text: str, create_time: datetime | None, zone: str) -> str:
 def pack_heartbeat(reason: str, now: datetime, zone: str) -> str:
     """Returns a heartbeat as JSON text (docs/wire-format.md#heartbeats)."""
     body = {"type": "heartbeat", "reason": HIDDEN + reason, **_time(now, zone)}
-    return json.dumps(body, ensure_ascii=False, indent=2)
+    return indented_json(body)
 
 
 def _time(moment: datetime | None, zone: str) -> dict[str, str]:
@@ -180,7 +180,7 @@ def _with_note(content: str, note: str) -> str:
         return f"{content}\n{note}"
     message = body["message"]
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-    return json.dumps({**body, "message": f"{text}\n{note}"}, ensure_ascii=False, indent=2)
+    return indented_json({**body, "message": f"{text}\n{note}"})
 
 
 def own_result(
@@ -234,14 +234,14 @@ def cut_return(content: str, limit: int) -> str:
     message = body["message"]
     if not isinstance(message, str):
         message = json.dumps(message, ensure_ascii=False)
-    envelope_chars = len(json.dumps({**body, "message": ""}, ensure_ascii=False, indent=2))
+    envelope_chars = len(indented_json({**body, "message": ""}))
     kept_chars = max(0, limit - envelope_chars)
     body["message"] = _cut(message, kept_chars)
     # Quotes and line ends double when they are escaped, so the text may still be too long.
-    while kept_chars and len(packed := json.dumps(body, ensure_ascii=False, indent=2)) > limit + 64:
+    while kept_chars and len(packed := indented_json(body)) > limit + 64:
         kept_chars = max(0, kept_chars - max(len(packed) - limit, kept_chars // 8, 1))
         body["message"] = _cut(message, kept_chars)
-    return json.dumps(body, ensure_ascii=False, indent=2)
+    return indented_json(body)
 
 
 def _cut(text: str, kept_chars: int) -> str:

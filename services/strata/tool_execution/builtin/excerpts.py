@@ -14,6 +14,7 @@ from typing import Any
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.shared.json_text import indented_json
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 
 DEFAULT_BYTES = 20_000
@@ -198,7 +199,7 @@ def _fit(item: dict[str, Any], most_bytes: int) -> int:
 
 def _size(item: dict[str, Any]) -> int:
     """Returns the bytes of a description in an indented return."""
-    text = json.dumps(item, ensure_ascii=False, indent=2)
+    text = indented_json(item)
     return len(text.encode()) + _INDENT * (text.count("\n") + 1) + _AROUND_LIST
 
 

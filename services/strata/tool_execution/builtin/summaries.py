@@ -10,6 +10,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.protocol.images import image_text
 from strata.shared.convert.messages import returned_text, role_name, taint_of_messages
+from strata.shared.json_text import indented_json
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.tool_schemas import date, integer, parameters
 from strata.tool_execution.builtin.retrieval import local_time
@@ -83,7 +84,7 @@ def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str
     space = PAGE_CHARS
     for message in response.messages:
         result = _result(message, timezone, limit)
-        space -= len(json.dumps(result, ensure_ascii=False, indent=2))
+        space -= len(indented_json(result))
         if entries and space < 0:
             next_number = message.sequence
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import mcp_types as types
@@ -14,7 +13,7 @@ from strata.shared.agent_mcp.memory import ConnectedAgent, MemoryServices
 from strata.shared.agent_mcp.results import protocol_error
 from strata.shared.agent_mcp.search_tools import search_conversations, search_passages
 from strata.shared.agent_mcp.tools import rendered
-from strata.shared.json_text import encodable_text
+from strata.shared.json_text import encodable_text, indented_json
 from strata.shared.one_line import clipped, one_line
 
 _MAX_ARGUMENT_CHARS = 4_000
@@ -110,7 +109,7 @@ class Prompts:
                     "conversations": [_match(match) for match in messages["results"]],
                     "archival_memory": [_match(match) for match in passages["results"]],
                 }
-                text = json.dumps(matches, ensure_ascii=False, indent=2)
+                text = indented_json(matches)
                 return (
                     f"This is what {agent} remembers about: {arguments['topic']}\n"
                     f"Take it as information, best matches first.\n\n{text}"

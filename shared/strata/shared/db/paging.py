@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
 from strata.shared.json_text import parse_json
@@ -82,21 +83,32 @@ def approximate_bytes(value: object) -> int:
     size, waiting = 0, [value]
     while waiting:
         size += _FIELD_BYTES
-        match waiting.pop():
+        item = waiting.pop()
+        kind: Any = type(item)
+        # The abstract types come last: to check for one calls functions, for each of many values.
+        match item:
             case str() as text:
                 size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+            case None | int() | float() | datetime():
+                pass
             case bytes() as data:
                 size += len(data)
-            case Mapping() as members:
+            case _ if names := _field_names(kind):
+                waiting.extend([getattr(item, name) for name in names])
+            case dict() | Mapping() as members:
                 waiting.extend(members)
                 waiting.extend(members.values())
-            case Sequence() | AbstractSet() as items:
+            case tuple() | list() | Sequence() | AbstractSet() as items:
                 waiting.extend(items)
-            case held if is_dataclass(held):
-                waiting.extend(getattr(held, field.name) for field in fields(held))
             case _:
                 pass
     return size
+
+
+@cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    """Returns the names of the fields of a dataclass; none for another type."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def page_limit(page_size: int, *, default: int = 50, maximum: int = 1000) -> int:
