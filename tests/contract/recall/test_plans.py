@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from sqlalchemy import text
+
 from plans import generic_plan_of, plan_of
 from recall_conversations import START
 from strata.recall.domain.messages import Message, MessageFilter
@@ -75,6 +77,20 @@ async def test_neighbours_are_read_by_position_in_a_table_that_has_just_grown(
         plan = await plan_of(database, statement, elements=elements)
         assert "messages_pkey" in plan, plan
         assert "Seq Scan" not in plan
+
+
+async def test_neighbours_are_not_planned_anew_for_each_search(database: Database) -> None:
+    """To plan the statement takes three times as long as to run it."""
+    _, _, messages = await grown(database, 40)
+    store = PostgresSearchStore(database)
+    stored = [await PostgresMessageStore(database).get(item.id) for item in messages[10:20:2]]
+    for _ in range(6):
+        await store.around(stored, 1)
+    (row,) = await database.system_query(
+        text("SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE :part"),
+        {"part": "%middle_id%"},
+    )
+    assert row.generic_plans >= 1
 
 
 async def test_summaries_are_listed_without_the_other_messages(database: Database) -> None:
