@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlalchemy import text
 
 from archival_stores import Stores
-from plans import plan_of
+from plans import generic_plan_of, plan_of
 from strata.archival.domain.passages import MOST_TAGS, MOST_TAGS_COUNTED, Filter
 from strata.archival.store.archives import _STATS
 from strata.shared.context import current_project
@@ -27,6 +29,19 @@ async def test_passages_are_read_by_id_in_a_table_with_outdated_statistics(store
     assert plan.count("passages_pkey") == 2, plan
     assert "passages_by_time" not in plan
     assert "Seq Scan on passages" not in plan
+
+
+async def test_near_duplicates_are_read_by_id_in_a_young_table(stores: Stores) -> None:
+    """The plan of the first passages is used until the table has statistics."""
+    agent = new_id("agent")
+    await stores.insert(agent, "The user lives in Lisbon.")
+    with stores.database.statistics.record() as texts:
+        await stores.insert(agent, "The user lives in Porto.")
+    (statement,) = [statement for statement in texts if "passage_likeness" in statement]
+    plan = await generic_plan_of(stores.database, statement)
+    conditions = re.findall(r"using (\w+) on passages .*\n\s+Index Cond: (.*)", plan)
+    assert [index for index, _ in conditions] == ["passages_pkey"] * 2, plan
+    assert all("(id = " in condition for _, condition in conditions), plan
 
 
 async def test_counts_for_the_prompt_read_only_the_shown_tags(stores: Stores) -> None:

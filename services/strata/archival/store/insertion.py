@@ -98,16 +98,17 @@ _INSERT = text(
         SELECT :project, r.id, r.model, decode(r.vector, 'base64')
         FROM record r JOIN added ON added.id = r.id WHERE r.vector IS NOT NULL
     )
-    SELECT id, near_ids, EXISTS (SELECT FROM counted) AS archive_exists, ARRAY(
-        SELECT left(n.text, {_NEAR_CHARS})
-        FROM unnest(a.near_ids) WITH ORDINALITY AS near (id, place)
-        JOIN archival.passages n ON n.project_id = :project AND n.id = near.id
-        ORDER BY near.place) AS near_texts, ARRAY(
-        SELECT coalesce(n.origin ->> 'taint', '[]')
-        FROM unnest(a.near_ids) WITH ORDINALITY AS near (id, place)
-        JOIN archival.passages n ON n.project_id = :project AND n.id = near.id
-        ORDER BY near.place) AS near_taints
-    FROM added a
+    SELECT a.id, a.near_ids, EXISTS (SELECT FROM counted) AS archive_exists, near_texts, near_taints
+    FROM added a CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(left(n.text, {_NEAR_CHARS}) ORDER BY place), '{{}}')
+                   AS near_texts,
+               coalesce(array_agg(coalesce(n.origin ->> 'taint', '[]') ORDER BY place), '{{}}')
+                   AS near_taints
+        FROM unnest(a.near_ids) WITH ORDINALITY AS near (near_id, place)
+        CROSS JOIN LATERAL (
+            SELECT text, origin FROM archival.passages
+            WHERE project_id = :project AND id = near_id OFFSET 0) n
+    ) near
     """
 )
 _SAME = text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.archival.domain.near_duplicates import BANDS, MOST_DIFFERENT_BITS
-from strata.archival.store.rows import PASSAGES, UNEXPIRED
+from strata.archival.store.rows import UNEXPIRED
 
 _MOST_NEAR = 5
 _MOST_OF_A_BAND = 16
@@ -29,7 +29,9 @@ def near_sql(record: str) -> str:
     """Returns SQL for the ids of existing near-duplicates, most similar first.
 
     Each band takes an index lookup of a few rows for any size of the archive. ``OFFSET 0``
-    keeps the planner from scanning all passages of the project first.
+    keeps the planner from scanning all passages of the project first. A row is read by its key
+    alone and checked afterwards: an index whose condition implies a check would be chosen while
+    the table is young, although it is searched by the project only.
 
     Args:
         record: The alias of the new text's record in the statement.
@@ -42,12 +44,14 @@ def near_sql(record: str) -> str:
     )
     different = f"bit_count(candidate.sketch # {record}.sketch)"
     return f"""
-        ARRAY(SELECT unexpired.id FROM ({looked_up}) candidate
+        ARRAY(SELECT p.id FROM ({looked_up}) candidate
               CROSS JOIN LATERAL (
-                  SELECT p.id FROM {PASSAGES}
-                  WHERE p.project_id = :project AND p.id = candidate.passage_id
-                    AND NOT p.deleted AND NOT p.purge AND {UNEXPIRED}
-                  OFFSET 0) unexpired
+                  SELECT * FROM archival.passages
+                  WHERE project_id = :project AND id = candidate.passage_id OFFSET 0) p
+              CROSS JOIN LATERAL (
+                  SELECT * FROM archival.archives
+                  WHERE project_id = :project AND id = p.archive_id OFFSET 0) a
               WHERE candidate.passage_id <> {record}.id AND {different} <= {MOST_DIFFERENT_BITS}
-              ORDER BY {different}, unexpired.id LIMIT {_MOST_NEAR})
+                AND NOT p.deleted AND NOT p.purge AND {UNEXPIRED}
+              ORDER BY {different}, p.id LIMIT {_MOST_NEAR})
     """
