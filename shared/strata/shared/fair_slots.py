@@ -219,7 +219,10 @@ class FairSlots:
             self._use.ask(project)
 
     def _may_have(self, project: str) -> bool:
-        if self._used >= self._slots or self._held.get(project, 0) >= self._limit(project):
+        held = self._held.get(project, 0)
+        if self._used >= self._slots or (
+            held >= self._most_beside_others and held >= self._limit(project)
+        ):
             return False
         if self._arriving and not self._use.may_begin(project):
             return False
@@ -238,8 +241,9 @@ class FairSlots:
         self.hand_out()
 
     def _limit(self, project: str) -> int:
+        """Returns how many slots a project may hold that holds `most_beside_others`."""
         few = self._most_beside_others
-        if self.held(project) < few or few == self._most or not self._recent.has_others(project):
+        if few == self._most or not self._recent.has_others(project):
             return self._most
         return min(self._most, max(few, self._use.level))
 
@@ -285,7 +289,8 @@ class FairSlots:
     def _tidy(self, project: str) -> None:
         """Drops the entries of a project without slots and waiters, because projects are many."""
         if not self._waiting.get(project):
-            self._waiting.pop(project, None)
+            if self._waiting:
+                self._waiting.pop(project, None)
             if self._patience is not None:
                 self._use.stop_waiting(project, self._patience)
             if not self._held.get(project):
@@ -337,7 +342,8 @@ class Slot:
 
     def release(self) -> None:
         """Gives the slot back if it is held."""
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
         if self._held:
             self._held = False
             self._slots.release(self._project)
@@ -346,17 +352,18 @@ class Slot:
         self._held = True
         if self._slots.hold_s is not None:
             self._release_after(self._slots.hold_s)
-        else:
+        elif self._timer is not None:
             self._stop_timer()
 
     def _release_after(self, seconds: float) -> None:
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
 
     def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
 
     async def __aenter__(self) -> None:
         # As `acquire`, without one more coroutine for every call.

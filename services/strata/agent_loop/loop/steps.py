@@ -337,10 +337,13 @@ class Steps:
         is_cut_off = record.reply.finish_reason is FinishReason.LENGTH
         rules = self._rules.of(record)
         if not record.reply.tool_calls:
-            stop, note = rules.ending(self._messages(record), self._memory.toolset.names)
+            messages = self._messages(record)
+            stop, note = rules.ending(messages, self._memory.toolset.names)
             if is_cut_off:
                 stop, note = StopReason.MAX_TOKENS_EXCEEDED, None
-            await self._commit_reply(record, self._messages(record, reminder=note))
+            if note:
+                messages = self._messages(record, reminder=note)
+            await self._commit_reply(record, messages)
             return stop
         if resumed is None:
             gated = rules.asks(record.reply, self._memory.toolset)
