@@ -151,19 +151,28 @@ class DatabaseConnection(AsyncConnection):
             sqlalchemy.exc.DBAPIError: It failed for another reason.
             sqlalchemy.exc.InvalidRequestError: A value is missing.
         """
-        arguments = statement.arguments(values)
         async with self._lock:
-            self._statements.statistics.count_statement(statement.sql)
-            span = context.current().span
-            try:
-                if span is None:
-                    return await self._execute(statement, arguments)
-                with statement_span(span, statement.sql):
-                    return await self._execute(statement, arguments)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                if is_outdated(error):
-                    self._statements.schema += 1
-                raise _as_sqlalchemy(error)(statement.sql, tuple(arguments), error) from error
+            return await self.run_alone(statement, values)
+
+    async def run_alone(
+        self, statement: DriverStatement, values: Mapping[str, object]
+    ) -> StatementResult:
+        """Executes a statement, for a caller that nobody shares the connection with.
+
+        Raises: as `run` does.
+        """
+        arguments = statement.arguments(values)
+        self._statements.statistics.count_statement(statement.sql)
+        span = context.current().span
+        try:
+            if span is None:
+                return await self._execute(statement, arguments)
+            with statement_span(span, statement.sql):
+                return await self._execute(statement, arguments)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            if is_outdated(error):
+                self._statements.schema += 1
+            raise _as_sqlalchemy(error)(statement.sql, tuple(arguments), error) from error
 
     async def _execute(
         self, statement: DriverStatement, arguments: Sequence[object]

@@ -371,7 +371,7 @@ class Database:
             try:
                 if tenant != _NO_TENANT:
                     await session.connection.learn_tenant_type()
-                result = await session.connection.run(statement, values)
+                result = await session.connection.run_alone(statement, values)
             except BaseException as error:
                 await self._release(session)
                 is_harmless = is_lost_connection if read_only else was_not_sent
