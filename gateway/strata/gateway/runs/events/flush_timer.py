@@ -15,7 +15,9 @@ class FlushTimer:
     """
 
     def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
+        # uvloop returns a handle without `when()` if the time has come before its call begins.
+        self._timer: asyncio.Handle | None = None
+        self._when = 0.0
         # The event loop has only weak references to tasks.
         self._task: asyncio.Task[None] | None = None
 
@@ -24,10 +26,10 @@ class FlushTimer:
         loop = asyncio.get_running_loop()
         when = loop.time() + delay
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._when <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._start, flush)
+        self._timer, self._when = loop.call_at(when, self._start, flush), when
 
     def stop(self) -> None:
         """Cancels the scheduled call."""
