@@ -487,9 +487,10 @@ async def test_undoing_keeps_to_the_limit_and_to_labels(client: Any) -> None:
     assert caught.value.reason is Reason.BLOCK_LIMIT_EXCEEDED
     await update(client, block, label="renamed")
     await create(client, "human")
-    with pytest.raises(AlreadyExistsError) as taken:
-        await revert(client, block, revision=4)
-    assert taken.value.reason is Reason.NAME_TAKEN
+    for validate_only in (True, False):
+        with pytest.raises(AlreadyExistsError) as taken:
+            await revert(client, block, revision=4, validate_only=validate_only)
+        assert taken.value.reason is Reason.NAME_TAKEN
     assert (await read(client, block)).label == "renamed"
 
 

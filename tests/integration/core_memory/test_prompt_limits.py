@@ -196,6 +196,7 @@ async def test_revert_cannot_exceed_the_limit(memory: LimitedMemory) -> None:
 
     await memory.refuses(lambda: revert(revision=3))
     await memory.refuses(lambda: revert(to_revision=2))
+    await memory.refuses(lambda: revert(to_revision=2, validate_only=True))
     await memory.detach(memory.shared)
     await revert(to_revision=2)
 

@@ -137,6 +137,10 @@ class Unit(Protocol):
         """
         ...
 
+    async def check_update_all(self, changes: Sequence[tuple[Block, Authorship]]) -> None:
+        """Raises the errors of `update_all`, and stores nothing."""
+        ...
+
     async def purge(self, block_id: str) -> bool:
         """Destroys a block with its history and attachments; False if there is none."""
         ...

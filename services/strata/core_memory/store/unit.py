@@ -154,22 +154,33 @@ class PostgresUnit:
 
     async def update(self, block: Block, authorship: Authorship, *, response: bytes) -> None:
         """Stores a changed block, its version, and the response."""
-        await self._update([(block, authorship)], response, block.id)
+        await self._update(
+            [(block, authorship)], REQUESTS.values(self._request, response, block.id)
+        )
 
     async def update_all(
         self, changes: Sequence[tuple[Block, Authorship]], *, response: bytes
     ) -> None:
         """Stores changed blocks, their versions, and the response."""
-        await self._update(changes, response, ANY_SUBJECT)
+        await self._update(changes, REQUESTS.values(self._request, response, ANY_SUBJECT))
+
+    async def check_update_all(self, changes: Sequence[tuple[Block, Authorship]]) -> None:
+        """Raises the errors of `update_all`, and stores nothing."""
+        # Labels and the sizes of prompts are checked by the database, so only a write finds them.
+        savepoint = await self._connection.begin_nested()
+        try:
+            await self._update(changes, REQUESTS.values(RequestKey(), b"", ANY_SUBJECT))
+        finally:
+            await savepoint.rollback()
 
     async def _update(
-        self, changes: Sequence[tuple[Block, Authorship]], response: bytes, subject: str
+        self, changes: Sequence[tuple[Block, Authorship]], request: Mapping[str, Any]
     ) -> None:
         await self._run(
             UPDATE,
             taken="', '".join(block.label for block, _ in changes),
             records=records(*changes),
-            **REQUESTS.values(self._request, response, subject),
+            **request,
         )
 
     async def purge(self, block_id: str) -> bool:

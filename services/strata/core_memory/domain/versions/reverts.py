@@ -225,8 +225,9 @@ async def _write(
         )
     result = tuple(changes)
     if command.validate_only:
-        return result
-    if versions:
+        if versions:
+            await unit.check_update_all(versions)
+    elif versions:
         await unit.update_all(versions, response=encode(result))
     else:
         await unit.finish(encode(result))
