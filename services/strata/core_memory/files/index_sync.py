@@ -33,7 +33,6 @@ NOT_SET_UP = (
 )
 
 _PASSING = (
-    AbortedError,
     CancelledError,
     DeadlineExceededError,
     ResourceExhaustedError,
@@ -98,6 +97,9 @@ class FileIndexSync:
         except LeaseLostError:
             # The file was deleted or replaced; the index may have its old chunks.
             await self._queue.send_again(claim.project_id, claim.file_id)
+        except AbortedError:
+            # Concerns this file only: it was deleted or replaced while its chunks were sent.
+            await self._queue.postpone(claim, _SHORT_PAUSE_S, "")
         except _PASSING:
             await self._queue.postpone(claim, _SHORT_PAUSE_S, "")
             raise

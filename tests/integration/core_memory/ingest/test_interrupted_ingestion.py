@@ -8,12 +8,13 @@ import gc
 import hashlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import asyncpg
 import psutil
 import pytest
 
@@ -26,8 +27,9 @@ from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
 from strata.archival.main import build as build_archival
+from strata.core_memory.files.archival_client import ArchivalFileIndex
 from strata.core_memory.files.domain.chunker import Chunker
-from strata.core_memory.files.domain.ports import IndexProgress
+from strata.core_memory.files.domain.ports import Chunk, IndexProgress
 from strata.core_memory.files.index_sync import FileIndexSync
 from strata.core_memory.files.ingest import (
     MAX_ATTEMPTS,
@@ -40,6 +42,7 @@ from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
 from strata.core_memory.files.text_extraction.reader import FileReader
 from strata.protocol.errors import StrataError, UnavailableError
+from strata.shared.auth import TokenSigner
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.db import Database
 from strata.shared.server import serving
@@ -62,6 +65,41 @@ class Stores:
     def replica(self) -> Ingest:
         indexing = FileIndexSync(self.queue, self.contents, None, lease=60)
         return Ingest(self.reading(), indexing, self.queue, IngestOptions(poll=0.05))
+
+
+class DroppingIndex(ArchivalFileIndex):
+    """The index of files; drops one file while its chunks are sent."""
+
+    def __init__(self, services: Services, dropped_id: str) -> None:
+        super().__init__(services.network.channel("archival"), TokenSigner(services.worker_keys[0]))
+        self._database_url = services.archival_urls.admin_url
+        self._dropped_id = dropped_id
+
+    async def index(
+        self,
+        project_id: str,
+        folder_id: str,
+        file_id: str,
+        chunks: AsyncIterable[Sequence[Chunk]],
+    ) -> int:
+        if file_id == self._dropped_id:
+            chunks = self._dropped(project_id, chunks)
+        return await super().index(project_id, folder_id, file_id, chunks)
+
+    async def _dropped(
+        self, project_id: str, chunks: AsyncIterable[Sequence[Chunk]]
+    ) -> AsyncIterator[Sequence[Chunk]]:
+        connection = await asyncpg.connect(self._database_url)
+        try:
+            begun = "SELECT count(*) FROM archival.chunk_sets WHERE file_id = $1"
+            async with asyncio.timeout(30):
+                while not await connection.fetchval(begun, self._dropped_id):
+                    await asyncio.sleep(0.02)
+        finally:
+            await connection.close()
+        await self.drop(project_id, file_ids=[self._dropped_id])
+        async for some in chunks:
+            yield some
 
 
 @pytest.fixture
@@ -157,6 +195,23 @@ async def test_replicas_read_every_file_once(quiet: Services, stores: Stores, ad
     await asyncio.gather(*replicas, return_exceptions=True)
     assert await admin.value("SELECT count(*) FROM core_memory.contents WHERE attempts = 1") == 60
     assert await admin.value("SELECT count(*) FROM core_memory.content_pages") == 60
+
+
+async def test_a_file_deleted_while_it_is_sent_does_not_pause_the_work(
+    quiet: Services, stores: Stores
+) -> None:
+    await quiet.start_archival()
+    folder = await quiet.folder()
+    gone = await quiet.upload(folder, "gone.txt", b"The dog leaves.")
+    assert await stores.reading().read_next()
+    kept = await quiet.upload(folder, "kept.txt", b"The cat stays.")
+    assert await stores.reading().read_next()
+    index = DroppingIndex(quiet, gone.id)
+    indexing = FileIndexSync(stores.queue, stores.contents, index, lease=60)
+    # An error would pause the work for the files of all projects.
+    assert [await indexing.send_next(), await indexing.send_next()] == [True, True]
+    assert await quiet.progress(gone.id) is None
+    assert await quiet.progress(kept.id) is not None
 
 
 async def test_a_file_that_became_another_one_is_sent_again(
