@@ -65,7 +65,8 @@ class MessageCalls(message_service_pb2_grpc.MessageServiceStub):
         Args:
             conversation_id: The conversation to list, for a fork also the messages before it; or
             agent_id: the agent, for all its conversations by time, without the copies at the
-                beginning of forks (except pinned ones). One of the two is required.
+                beginning of forks, which are listed only with pinned_only, if pinned. One of the
+                two is required.
             page_size: Messages to return: 0 means 50, at most 500.
             order: Oldest or newest first.
             roles: Only these roles; empty means all.

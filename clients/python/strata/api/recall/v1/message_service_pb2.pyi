@@ -142,8 +142,8 @@ class ListMessagesRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation to list, for a fork also the messages before it; or"""
     agent_id: _builtins.str
-    """the agent, for all its conversations by time, without the copies at the beginning of forks
-    (except pinned ones). One of the two is required.
+    """the agent, for all its conversations by time, without the copies at the beginning of forks,
+    which are listed only with pinned_only, if pinned. One of the two is required.
     """
     page_size: _builtins.int
     """Messages to return: 0 means 50, at most 500."""
