@@ -189,11 +189,23 @@ async def test_tools_are_found_by_words_and_by_meaning(registry: Any) -> None:
     assert (await names_for("invoice"))[0] == "send_invoice"
     assert (await names_for("make somebody pay for what they bought"))[0] == "send_invoice"
     assert len(await names_for("memory", 2)) == 2
+    [hit] = (await registry.SearchTools(pb.SearchToolsRequest(query="invoice", limit=1))).hits
+    got = await registry.GetTool(pb.GetToolRequest(name="send_invoice"))
+    assert hit.tool == got.tool
     # A changed description is found by its new text.
     await upsert(registry, "def send_invoice(customer: str):\n  'Feeds the penguins.'")
     assert (await names_for("birds of the antarctic"))[0] == "send_invoice"
     with pytest.raises(InvalidArgumentError):
         await names_for(" ")
+
+
+async def test_found_tools_with_long_sources_fit_into_a_message(registry: Any) -> None:
+    filler = "#" * 99_000
+    for number in range(25):
+        await upsert(registry, f"def whale_{number}(song: str):\n  'Sings.'\n{filler}\n")
+    found = await registry.SearchTools(pb.SearchToolsRequest(query="whale", limit=50))
+    assert 15 < len(found.hits) < 25
+    assert all(filler in hit.tool.source_code for hit in found.hits)
 
 
 async def test_a_tool_gets_arguments_of_its_annotated_types(registry: Any, tools: Tools) -> None:

@@ -8,7 +8,7 @@ import math
 import re
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.protocol.errors import StrataError
 from strata.shared.logs import get_logger
@@ -40,7 +40,8 @@ class ToolMatch:
 class ToolSearch:
     """Searches the tools of the calling project and the built-in ones.
 
-    There is no index: all tools of a project are read with one query, together with their vectors.
+    There is no index: all tools of a project are read with one query, together with their vectors,
+    and the sources of the matches with another one.
     A vector is computed when it is first needed, and again when the text of the tool changes. If a
     search would take too long because many are needed, it compares the other tools by words only,
     and the next search computes more of them.
@@ -78,7 +79,19 @@ class ToolSearch:
         stored_vectors = {tool.id: vector for tool, vector in stored_tools if vector is not None}
         query_vector, vectors = await self._vectors_for(query, tools, stored_vectors)
         # In a thread: 2,000 tools take more than a tenth of a second.
-        return await asyncio.to_thread(_best, query, query_vector, tools, vectors, limit)
+        matches = await asyncio.to_thread(_best, query, query_vector, tools, vectors, limit)
+        return await self._whole(matches)
+
+    async def _whole(self, matches: Sequence[ToolMatch]) -> list[ToolMatch]:
+        """Returns matches with the source of their tools; without tools that were deleted."""
+        own_names = [match.tool.name for match in matches if match.tool.own is not None]
+        own = await self._store.named(own_names) if own_names else {}
+        whole = []
+        for match in matches:
+            tool = match.tool if match.tool.own is None else own.get(match.tool.name)
+            if tool is not None:
+                whole.append(replace(match, tool=tool))
+        return whole
 
     async def _vectors_for(
         self, query: str, tools: Sequence[Tool], stored_vectors: Mapping[str, StoredVector]

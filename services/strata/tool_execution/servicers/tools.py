@@ -14,7 +14,7 @@ from strata.shared.checks import Checks
 from strata.shared.clock import Clock
 from strata.shared.context import require_caller, require_scope
 from strata.shared.convert.messages import STATUSES
-from strata.shared.db import Page, decode_page_token, page_limit
+from strata.shared.db import Page, decode_page_token, page_limit, rows_that_fit
 from strata.shared.ids import check_id
 from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import Isolation, RunStatus
@@ -158,6 +158,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         checks.done()
         limit = min(request.limit or DEFAULT_HITS, MAX_HITS)
         hits = await self._search.search(request.query, limit)
+        hits = hits[: rows_that_fit(hits)]
         return pb.SearchToolsResponse(
             hits=[pb.ToolHit(tool=convert.tool_to_proto(hit.tool), score=hit.score) for hit in hits]
         )
