@@ -14,11 +14,15 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal, TextIO
 
-import structlog
-from structlog.typing import EventDict, Processor
-
 from strata.shared.context import current
 from strata.shared.one_line import escaped
+from strata.shared.package_stand_in import hide
+
+# With Rich, structlog loads a highlighter and 90 more modules, 5 MB in each process, for tracebacks
+# in a form that is not used here.
+with hide("rich"):
+    import structlog
+    from structlog.typing import EventDict, Processor
 
 REDACTED = "[redacted]"
 

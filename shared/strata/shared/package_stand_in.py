@@ -1,4 +1,4 @@
-"""Imports of subpackages whose parent package loads much more than is needed."""
+"""Imports of modules without packages that they would load and that are not needed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import cast
 
 
 @contextmanager
@@ -36,3 +37,26 @@ def stand_in(package: str) -> Iterator[None]:
     finally:
         if sys.modules.get(package) is empty:
             del sys.modules[package]
+
+
+@contextmanager
+def hide(package: str) -> Iterator[None]:
+    """Lets the block import modules that use an optional package as if it was not installed.
+
+    The package itself is not loaded. If it was loaded before, it is available again after the
+    block.
+
+    Args:
+        package: The full name of the package.
+    """
+    # The import system raises ModuleNotFoundError for a name whose entry is None.
+    loaded = sys.modules.get(package)
+    modules: dict[str, ModuleType | None] = cast("dict[str, ModuleType | None]", sys.modules)
+    modules[package] = None
+    try:
+        yield
+    finally:
+        if loaded is None:
+            del modules[package]
+        else:
+            modules[package] = loaded

@@ -50,6 +50,8 @@ _SETTINGS: Mapping[str, str] = {
     "min_wal_size": "32MB",
     "wal_level": "minimal",
     "max_wal_senders": "0",
+    # Without them PostgreSQL starts no process that waits for subscriptions.
+    "max_logical_replication_workers": "0",
     "autovacuum_max_workers": "2",
     "io_method": "sync",
     "jit": "off",

@@ -28,6 +28,7 @@ PROCESSES = sorted(
     PROGRAMS
     | {
         "strata.gateway.http.application",
+        "strata.shared.http_listener",
         "strata.standalone.compose.single",
         "strata.standalone.compose.split",
         "strata.standalone.vectors.server",
@@ -38,8 +39,14 @@ CLIENT = ("qdrant_client.http", "qdrant_client.http.models", "qdrant_client.asyn
 MAPPER = ("sqlalchemy.orm",)
 ON_DEMAND = ("a2a", "strata.gateway.http.mcp", "strata.gateway.console.application", "jinja2")
 """Loaded at the first request for them."""
+# Without them, structlog and uvicorn log and serve in the same way.
+OPTIONAL_PARTS = ("pygments", "rich.traceback", "uvicorn.main", "uvicorn.supervisors", "watchfiles")
+DETECTION = ("charset_normalizer",)
+"""Loaded for the first text in an unknown encoding."""
 # Only where traces are on. The API of OpenTelemetry is a dependency of the SDK of MCP.
 TRACES = ("opentelemetry.sdk", "opentelemetry.proto", "opentelemetry.exporter", "requests")
+
+UNUSED = CLIENT + MAPPER + ON_DEMAND + OPTIONAL_PARTS + DETECTION + TRACES
 
 
 def output_of(program: str) -> str:
@@ -59,7 +66,7 @@ def output_of(program: str) -> str:
 def test_no_process_imports_optional_libraries_at_its_start() -> None:
     program = (
         f"import sys, {', '.join(PROCESSES)}\n"
-        f"print([name for name in {CLIENT + MAPPER + ON_DEMAND + TRACES!r} if name in sys.modules],"
+        f"print([name for name in {UNUSED!r} if name in sys.modules],"
         " 'qdrant_client.grpc' in sys.modules)"
     )
     assert output_of(program) == "[] True"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.shared.package_stand_in import stand_in
+from strata.shared.package_stand_in import hide, stand_in
 
 
 @pytest.fixture
@@ -55,3 +55,16 @@ def test_the_stand_in_is_removed_after_an_error(package: str) -> None:
 def test_a_package_that_is_not_installed_is_an_error() -> None:
     with pytest.raises(ModuleNotFoundError), stand_in("package_that_does_not_exist"):
         pass
+
+
+def test_a_hidden_package_cannot_be_imported_in_the_block(package: str) -> None:
+    with hide(package), pytest.raises(ModuleNotFoundError):
+        import_module(package)
+    assert import_module(package).IS_WHOLE
+
+
+def test_a_loaded_package_is_hidden_and_then_available_again(package: str) -> None:
+    whole = import_module(package)
+    with hide(package), pytest.raises(ModuleNotFoundError):
+        import_module(package)
+    assert import_module(package) is whole

@@ -9,8 +9,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from charset_normalizer import from_bytes
-
 import strata
 from strata.shared.fair_slots import FairSlots
 from strata.shared.json_text import JsonTextError, parse_json
@@ -189,5 +187,7 @@ def _as_text(fetched: Fetched) -> str:
         with contextlib.suppress(UnicodeDecodeError):
             if name:
                 return tidy(body.decode(name))
+    from charset_normalizer import from_bytes  # noqa: PLC0415 - 2 MB, seldom needed
+
     best = from_bytes(body[:_GUESSED_BYTES]).best()
     return tidy(body.decode(best.encoding if best else "utf-8", "replace"))

@@ -6,8 +6,6 @@ import codecs
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from charset_normalizer import from_bytes
-
 HEAD_BYTES = 16 * 1024
 """Number of first bytes that are used for detection."""
 
@@ -150,6 +148,8 @@ def guess_encoding(sample: bytes) -> str | None:
             pass
         else:
             return "cp1252"
+    from charset_normalizer import from_bytes  # noqa: PLC0415 - 2 MB, seldom needed
+
     best = from_bytes(sample, cp_exclusion=_NEVER_GUESSED).best()
     return best.encoding if best is not None else None
 
