@@ -203,9 +203,9 @@ async def test_found_tools_with_long_sources_fit_into_a_message(registry: Any) -
     filler = "#" * 99_000
     for number in range(25):
         await upsert(registry, f"def whale_{number}(song: str):\n  'Sings.'\n{filler}\n")
-    found = await registry.SearchTools(pb.SearchToolsRequest(query="whale", limit=50))
-    assert 15 < len(found.hits) < 25
-    assert all(filler in hit.tool.source_code for hit in found.hits)
+    response = await registry.SearchTools(pb.SearchToolsRequest(query="whale", limit=50))
+    assert 15 < len(response.hits) < 25
+    assert all(filler in hit.tool.source_code for hit in response.hits)
 
 
 async def test_a_tool_gets_arguments_of_its_annotated_types(registry: Any, tools: Tools) -> None:
