@@ -77,6 +77,24 @@ async def test_opening_returns_the_open_and_the_previous_windows(files: Any, age
     )
 
 
+async def test_the_previous_lines_are_named_although_the_file_has_fewer_now(files: Any) -> None:
+    folder = await files.seeds.folder("notes")
+    agent = await files.seeds.agent(folder)
+    await files.seeds.file(folder, "a", FORTY)
+    await files.seeds.file(folder, "short", "one\ntwo\n")
+    command = OpenWindows(agent, (WindowRequest("notes/a", 30, 5),))
+    await files.windows.open(command, receipt())
+    async with files.database.transaction() as connection:
+        await connection.execute(
+            text(
+                "UPDATE core_memory.files a SET content_hash = short.content_hash"
+                " FROM core_memory.files short WHERE a.name = 'a' AND short.name = 'short'"
+            )
+        )
+    opened = await files.windows.open(opening(agent, "notes/a"), receipt())
+    assert opened.message == "* Opened notes/a (previously lines 31-35)"
+
+
 async def test_the_least_recently_used_files_are_closed(files: Any, agent: str) -> None:
     for name in ("docs/a", "docs/b", "docs/a"):
         await files.windows.open(opening(agent, name, max_open=2), receipt())

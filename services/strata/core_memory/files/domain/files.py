@@ -131,7 +131,8 @@ class OpenFile:
         file_id: The file.
         file_name: ``FOLDER/FILE``.
         start_line: First line shown, from 1.
-        end_line: Last line shown; 0 for a whole file that has no lines.
+        end_line: Last line shown; 0 for a whole file that has no lines, less than `start_line` if
+            the file has fewer lines now.
         last_access_time: When it was last used, UTC.
     """
 

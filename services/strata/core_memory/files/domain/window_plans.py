@@ -344,7 +344,8 @@ def _described(window: FileWindow, before: FileWindow | None) -> str:
         return text
     if before.is_whole:
         return f"{text} (previously full file)"
-    return f"{text} (previously lines {before.start}-{before.last_line})"
+    # The stored end: the file may have fewer lines than when the window was opened.
+    return f"{text} (previously lines {before.start}-{before.end or before.last_line})"
 
 
 def _unreadable(file: AttachedFile, message: str) -> StrataError:

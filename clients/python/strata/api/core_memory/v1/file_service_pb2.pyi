@@ -348,7 +348,9 @@ class OpenFile(_message.Message):
     start_line: _builtins.int
     """First line shown, from 1."""
     end_line: _builtins.int
-    """Last line shown."""
+    """Last line shown. Less than `start_line` if the file was replaced by one with fewer lines, of
+    which the window shows none.
+    """
     @_builtins.property
     def last_access_time(self) -> _timestamp_pb2.Timestamp:
         """When it was last used."""
