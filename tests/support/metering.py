@@ -1,10 +1,10 @@
 """Counts the costs of a turn: SQL statements, commits, calls between services.
 
-The product does not depend on it. Textual statements pass `DatabaseConnection.run`, all others
-SQLAlchemy, whose events report them; BEGIN and COMMIT are taken from the driver's query log. A
-statement outside of a transaction block commits itself. `application_name` identifies the service.
-Background work has no request (the search for waiting runs, the indexer), or calls other services
-as a caller of `ProjectCallers` (a deletion that is repeated).
+The product does not depend on it. Textual statements pass `DatabaseConnection.run_alone`, all
+others SQLAlchemy, whose events report them; BEGIN and COMMIT are taken from the driver's query log.
+A statement outside of a transaction block commits itself. `application_name` identifies the
+service. Background work has no request (the search for waiting runs, the indexer), or calls other
+services as a caller of `ProjectCallers` (a deletion that is repeated).
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class SqlMeter:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Watches the connections that are made inside the block."""
-        run = DatabaseConnection.run
+        run = DatabaseConnection.run_alone
 
         async def counted(
             connection: DatabaseConnection, statement: DriverStatement, values: Mapping[str, object]
@@ -184,7 +184,7 @@ class SqlMeter:
         event.listen(Pool, "connect", self._connected)
         try:
             with (
-                patch.object(DatabaseConnection, "run", counted),
+                patch.object(DatabaseConnection, "run_alone", counted),
                 patch.object(ProjectCallers, "of", noted),
             ):
                 yield

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from strata.shared.package_stand_in import stand_in
-
-with stand_in("uvicorn"):
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 128 * 1024
 """Maximum number of bytes without the end of a head, or without a byte of the body."""

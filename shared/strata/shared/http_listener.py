@@ -10,16 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 import grpc.aio
+import uvicorn
 
 from strata.shared.http_connection import HttpConnection
-from strata.shared.package_stand_in import stand_in
 from strata.shared.service import ListenError
 from strata.shared.tls import ServerTls
-
-# The package also loads its command line and its supervisor of processes.
-with stand_in("uvicorn"):
-    from uvicorn.config import Config
-    from uvicorn.server import Server
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -78,7 +73,7 @@ class HttpListener:
         listening = _listen(self._host, self._port)
         self._port = int(listening.getsockname()[1])
         ending = asyncio.Event()
-        config = Config(
+        config = uvicorn.Config(
             _with_ending(self._make_application(channel), ending),
             http=HttpConnection,
             lifespan="off",
@@ -110,7 +105,7 @@ class HttpListener:
             self._server.force_exit = True
 
 
-class _Server(Server):
+class _Server(uvicorn.Server):
     """A server that leaves the signals to its process.
 
     Attributes:
@@ -118,7 +113,7 @@ class _Server(Server):
         ending: Set it to refuse new connections and to end with the open requests.
     """
 
-    def __init__(self, config: Config, ending: asyncio.Event) -> None:
+    def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self.ending = ending
@@ -157,5 +152,5 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ListenError(f"cannot listen on {host}:{port} for HTTP: {problem}") from error
 
 
-def _context_of(tls: ServerTls) -> Callable[[Config, object], ssl.SSLContext]:
+def _context_of(tls: ServerTls) -> Callable[[uvicorn.Config, object], ssl.SSLContext]:
     return lambda _, __: tls.context()

@@ -64,7 +64,8 @@ async def test_a_slow_method_succeeds_in_a_later_and_longer_attempt(
     # The number of the attempt that answered, not of the first one.
     assert ("x-attempt", str(slow.started)) in tuple(await call.trailing_metadata())
     assert slow.started > 1
-    assert slow.cancelled == slow.started - 1
+    # An attempt that the server answers too late may have ended before it was cancelled.
+    assert 1 <= slow.cancelled < slow.started
 
 
 async def test_attempts_end_with_the_deadline_of_the_call(

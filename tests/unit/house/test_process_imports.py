@@ -28,7 +28,6 @@ PROCESSES = sorted(
     PROGRAMS
     | {
         "strata.gateway.http.application",
-        "strata.shared.http_listener",
         "strata.standalone.compose.single",
         "strata.standalone.compose.split",
         "strata.standalone.vectors.server",
@@ -39,14 +38,14 @@ CLIENT = ("qdrant_client.http", "qdrant_client.http.models", "qdrant_client.asyn
 MAPPER = ("sqlalchemy.orm",)
 ON_DEMAND = ("a2a", "strata.gateway.http.mcp", "strata.gateway.console.application", "jinja2")
 """Loaded at the first request for them."""
-# Without them, structlog and uvicorn log and serve in the same way.
-OPTIONAL_PARTS = ("pygments", "rich.traceback", "uvicorn.main", "uvicorn.supervisors", "watchfiles")
+# Without it, structlog logs in the same way.
+HIGHLIGHTER = ("pygments", "rich.traceback")
 DETECTION = ("charset_normalizer",)
 """Loaded for the first text in an unknown encoding."""
 # Only where traces are on. The API of OpenTelemetry is a dependency of the SDK of MCP.
 TRACES = ("opentelemetry.sdk", "opentelemetry.proto", "opentelemetry.exporter", "requests")
 
-UNUSED = CLIENT + MAPPER + ON_DEMAND + OPTIONAL_PARTS + DETECTION + TRACES
+UNUSED = CLIENT + MAPPER + ON_DEMAND + HIGHLIGHTER + DETECTION + TRACES
 
 
 def output_of(program: str) -> str:
