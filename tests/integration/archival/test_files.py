@@ -51,25 +51,30 @@ async def test_an_empty_file_replaces_the_previous_text(client: Client) -> None:
 
 
 async def test_a_long_file_is_streamed_in_bounded_memory(client: Client) -> None:
-    folder, file = new_id("folder"), new_id("file")
+    folder = new_id("folder")
     words = " ".join(f"word{n}" for n in range(200))
 
-    async def messages() -> AsyncIterator[pb.IndexFileRequest]:
+    async def messages(file: str) -> AsyncIterator[pb.IndexFileRequest]:
         yield pb.IndexFileRequest(folder_id=folder, file_id=file)
         for start in range(0, 5_000, 200):
             texts = (f"{n} {words}" for n in range(start, start + 200))
             yield pb.IndexFileRequest(chunks=chunks(*texts, first=start))
 
-    tracemalloc.start()
-    try:
-        answer = await client.files.IndexFile(messages())
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert answer.chunk_count == 5_000
-    # The text alone is 8 MB, and in transit it exists in several forms.
-    assert peak < 6 * 2**20
-    assert (await progress(client, file) or (0, 0))[1] == 5_000
+    async def peak() -> int:
+        file = new_id("file")
+        tracemalloc.start()
+        try:
+            answer = await client.files.IndexFile(messages(file))
+            result = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert answer.chunk_count == 5_000
+        assert (await progress(client, file) or (0, 0))[1] == 5_000
+        return result
+
+    # The text alone is 8 MB, and in transit it exists in several forms. Services of other tests in
+    # this process allocate memory too, but not each time.
+    assert min([await peak() for _ in range(3)]) < 6 * 2**20
     await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))
 
 
