@@ -47,7 +47,9 @@ def test_adding_a_piece_does_not_copy_the_earlier_text() -> None:
 def test_streamed_text_of_a_live_run_is_not_copied_for_each_delta() -> None:
     text = PartialText()
     for number in range(100):
-        delta = SimpleNamespace(message_id="message-1", text=Uncopied(f"{number},"))
+        delta = SimpleNamespace(
+            message_id="message-1", text=Uncopied(f"{number},"), beside_call=False
+        )
         event = SimpleNamespace(
             text_delta=delta, reasoning_delta=delta, HasField=lambda _field: False
         )
