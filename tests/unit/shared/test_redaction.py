@@ -52,7 +52,7 @@ def test_a_secret_that_was_stored_with_space_around_it_is_found_without(stored: 
     redactor = Redactor({"KEY": stored})
     assert redactor.text("key=hunter2-key") == "key=[secret KEY]"
     assert redactor.text(json.dumps({"key": stored})) == '{"key": "[secret KEY]"}'
-    # A shorter remainder would be found in ordinary words.
+    # A shorter remainder would occur in ordinary words.
     assert Redactor({"KEY": " a\n"}).text("banana") == "banana"
 
 
