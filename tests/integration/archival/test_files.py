@@ -51,12 +51,12 @@ async def test_an_empty_file_replaces_the_previous_text(client: Client) -> None:
 
 
 async def test_a_long_file_is_streamed_in_bounded_memory(client: Client) -> None:
-    folder = new_id("folder")
+    folder, count = new_id("folder"), 15_000
     words = " ".join(f"word{n}" for n in range(200))
 
     async def messages(file: str) -> AsyncIterator[pb.IndexFileRequest]:
         yield pb.IndexFileRequest(folder_id=folder, file_id=file)
-        for start in range(0, 5_000, 200):
+        for start in range(0, count, 200):
             texts = (f"{n} {words}" for n in range(start, start + 200))
             yield pb.IndexFileRequest(chunks=chunks(*texts, first=start))
 
@@ -68,13 +68,16 @@ async def test_a_long_file_is_streamed_in_bounded_memory(client: Client) -> None
             result = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert answer.chunk_count == 5_000
-        assert (await progress(client, file) or (0, 0))[1] == 5_000
+        assert answer.chunk_count == count
+        assert (await progress(client, file) or (0, 0))[1] == count
         return result
 
-    # The text alone is 8 MB, and in transit it exists in several forms. Services of other tests in
-    # this process allocate memory too, but not each time.
-    assert min([await peak() for _ in range(3)]) < 6 * 2**20
+    # The text alone is 24 MB, and in transit it exists in several forms. The indexing of what has
+    # arrived and services of other tests in this process allocate memory too, but not each time.
+    peaks: list[int] = []
+    while len(peaks) < 3 and (not peaks or min(peaks) >= 16 * 2**20):
+        peaks.append(await peak())
+    assert min(peaks) < 16 * 2**20, peaks
     await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))
 
 
