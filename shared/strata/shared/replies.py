@@ -15,18 +15,17 @@ BETWEEN_TEXTS = "\n\n"
 def words_of(message: message_pb2.Message) -> Sequence[str]:
     """Returns the texts that an assistant message addresses to others.
 
-    These are the texts of its calls of ``send_message``, or else its own text. The text beside
-    calls of the V2 loop, which have ``request_heartbeat`` set, is reasoning and does not count;
-    while it is streamed, `TextDelta.beside_call` marks it.
+    These are the texts of its calls of ``send_message``, or else its own text. Text beside calls
+    of the V2 loop is reasoning and does not count (`TextPart.beside_call`, and
+    `TextDelta.beside_call` while it is streamed).
     The result is empty for other messages and for blank text.
     """
     if message.role != message_pb2.ROLE_ASSISTANT:
         return []
     calls = [part.tool_call for part in message.parts if part.HasField("tool_call")]
     texts = [text for call in calls if (text := sent_text(call.name, call.arguments)) is not None]
-    text = "".join(part.text.text for part in message.parts)
-    if not texts and not any(call.HasField("request_heartbeat") for call in calls):
-        texts = [text]
+    if not texts:
+        texts = ["".join(part.text.text for part in message.parts if not _is_thought(part, calls))]
     return [text for text in texts if text.strip()]
 
 
@@ -58,19 +57,20 @@ def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
     """Returns a message in which the text of ``send_message`` calls is the agent's plain text.
 
     The call becomes a text part. Text beside it, or beside other calls of the V2 loop, becomes
-    reasoning. The return of a successful call is left out. A call without a text argument stays,
-    and so does a call that waits for approval, because nothing has been sent yet.
+    reasoning, as it does in a request for approval. The return of a successful call is left out. A
+    call without a text argument stays, and so does a call that waits for approval, because nothing
+    has been sent yet.
 
     Returns:
         The same object if nothing changes; None if the message would be empty.
     """
     if message.role == message_pb2.ROLE_TOOL:
         return _without_sent(message)
-    if message.role != message_pb2.ROLE_ASSISTANT:
+    if message.role not in (message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL):
         return message
     calls = [part.tool_call for part in message.parts if part.HasField("tool_call")]
     sends = any(sent_text(call.name, call.arguments) is not None for call in calls)
-    if not sends and not any(call.HasField("request_heartbeat") for call in calls):
+    if not sends and not any(_is_thought(part, calls) for part in message.parts):
         return message
     out = message_pb2.Message()
     out.CopyFrom(message)
@@ -84,11 +84,24 @@ def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
             between = BETWEEN_TEXTS if any(texts) and text else ""
             texts.append(between + text)
             out.parts.add().text.text = texts[-1]
-        elif part.HasField("text"):
+        elif part.HasField("text") and (sends or _is_thought(part, calls)):
             out.parts.add().reasoning.text = part.text.text
         else:
             out.parts.add().CopyFrom(part)
     return out
+
+
+def _is_thought(part: message_pb2.Part, calls: Sequence[message_pb2.ToolCallPart]) -> bool:
+    """Returns whether a part is text beside calls of the V2 loop.
+
+    Args:
+        part: The part.
+        calls: The calls of its message. Releases that did not mark the text set
+            ``request_heartbeat`` in most calls of the V2 loop.
+    """
+    if not part.HasField("text"):
+        return False
+    return part.text.beside_call or any(call.HasField("request_heartbeat") for call in calls)
 
 
 def _without_sent(message: message_pb2.Message) -> message_pb2.Message | None:

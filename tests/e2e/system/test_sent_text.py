@@ -111,6 +111,49 @@ async def test_text_beside_another_call_is_streamed_and_stored_as_a_thought(
     assert not any(part.HasField("text") for part in thought.parts)
 
 
+@pytest.mark.parametrize(
+    ("rule", "arguments"),
+    [
+        (tool_pb.TOOL_RULE_TYPE_EXIT_LOOP, '{"query": "harbour"}'),
+        (tool_pb.TOOL_RULE_TYPE_REQUIRES_APPROVAL, '{"query": "harbour"}'),
+        # Broken arguments.
+        (tool_pb.TOOL_RULE_TYPE_CONTINUE_LOOP, '{"query": '),
+    ],
+)
+async def test_text_beside_a_call_without_a_heartbeat_is_streamed_and_stored_as_a_thought(
+    system: System, rule: tool_pb.ToolRuleType.ValueType, arguments: str
+) -> None:
+    agent = await v2_agent(
+        system,
+        tools=["archival_memory_search"],
+        tool_rules=[tool_pb.ToolRule(type=rule, tool_name="archival_memory_search")],
+    )
+    gate = asyncio.Event()
+    thinks = Reply(text="I should look.", calls=(Call("archival_memory_search", arguments),))
+    system.model.script(replace(thinks, piece=5, held=gate, held_after=4), sends("Nothing."))
+    first = system.begin(agent, "Hello?")
+    await first.until("reasoning_delta")
+    started = max(event.sequence for event in first.events)
+    request = run_pb.StreamRunRequest(run_id=first.run_id, after_sequence=started)
+    second = RunStream(system.runs.StreamRun(request))
+    snapshot = (await second.until("text_snapshot")).text_snapshot
+    gate.set()
+    ran, late = await first.rest(), await second.rest()
+    assert streamed_thoughts(ran) == "I should look."
+    assert snapshot.reasoning + streamed_thoughts(late) == "I should look."
+    [thought] = [m for m in ran.messages if "I should look." in str(m)]
+    assert [part.reasoning.text for part in thought.parts if part.HasField("reasoning")] == [
+        "I should look."
+    ]
+    assert not any(part.HasField("text") for part in thought.parts)
+    assert (await followed(system, ran.run_id)).stored_events == ran.stored_events
+    assert thought in await listed(system, agent)
+    [written] = [
+        m for m in await listed(system, agent, send_message_as_text=False) if m.id == thought.id
+    ]
+    assert [part.text.text for part in written.parts if part.HasField("text")] == ["I should look."]
+
+
 async def test_reply_without_the_required_call_is_stored_as_text(system: System) -> None:
     agent = await v2_agent(system)
     system.model.respond(lambda _: Reply(text="Just text."))

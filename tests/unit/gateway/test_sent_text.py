@@ -83,7 +83,8 @@ def reply(
     if reasoning:
         message.parts.add().reasoning.text = reasoning
     if text:
-        message.parts.add().text.text = text
+        # Text of the V2 loop without a call is a reply.
+        message.parts.add().text.CopyFrom(pb.TextPart(text=text, beside_call=of_v2 and bool(calls)))
     events = [
         delta(reasoning_delta=ev.ReasoningDelta(message_id="m", text=piece))
         for piece in pieces(reasoning, sizes)
@@ -97,8 +98,6 @@ def reply(
         message.parts.add().tool_call.CopyFrom(
             pb.ToolCallPart(tool_call_id=f"c{index}", name=name, arguments=arguments)
         )
-        if of_v2 and name != "send_message":
-            message.parts[-1].tool_call.request_heartbeat = False
         first = ev.ToolCallDelta(message_id="m", index=index, tool_call_id=f"c{index}", name=name)
         events.append(delta(tool_call_delta=first))
         events += [

@@ -8,8 +8,8 @@ from strata.api.common.v1 import message_pb2 as pb
 from strata.shared.replies import BETWEEN_TEXTS, as_text, words_of
 
 
-def text(words: str) -> pb.Part:
-    return pb.Part(text=pb.TextPart(text=words))
+def text(words: str, *, beside_call: bool = False) -> pb.Part:
+    return pb.Part(text=pb.TextPart(text=words, beside_call=beside_call))
 
 
 def call(name: str, arguments: str, *, heartbeat: bool | None = None) -> pb.Part:
@@ -29,6 +29,8 @@ def call(name: str, arguments: str, *, heartbeat: bool | None = None) -> pb.Part
         ([call("send_message", '{"message": "Hello"}')], ["Hello"]),
         ([text("She is back."), call("send_message", '{"message": "Hello"}')], ["Hello"]),
         ([text("I look first."), call("grep_files", "{}", heartbeat=False)], []),
+        ([text("I look first.", beside_call=True), call("grep_files", "{}")], []),
+        ([text("I say hello.", beside_call=True), call("send_message", "{")], []),
         ([call("send_message", '{"message": " "}')], []),
         ([call("send_message", '{"message": 1}')], []),
         ([call("send_message", "{"), text("Hello")], ["Hello"]),
@@ -68,6 +70,8 @@ BAD = call("send_message", "{")
         ([text("She is back."), HELLO], [thought("She is back."), text("Hello")]),
         ([text("Let me look."), GREP], [text("Let me look."), GREP]),
         ([text("I look."), V2_GREP], [thought("I look."), V2_GREP]),
+        ([text("I look.", beside_call=True), GREP], [thought("I look."), GREP]),
+        ([text("I say hello.", beside_call=True), BAD], [thought("I say hello."), BAD]),
         ([HELLO, GREP, HELLO], [text("Hello"), GREP, text(f"{BETWEEN_TEXTS}Hello")]),
         ([text("Hello"), BAD], [text("Hello"), BAD]),
         ([call("send_message", '{"message": "\\ud83d"}')], [text("?")]),
@@ -103,3 +107,6 @@ def test_returns_of_send_message_are_omitted() -> None:
 def test_call_in_a_request_for_approval_is_not_shown_as_sent() -> None:
     message = pb.Message(role=pb.ROLE_APPROVAL, parts=[HELLO])
     assert as_text(message) is message
+    message.parts.insert(0, text("I greet her.", beside_call=True))
+    shown = pb.Message(role=pb.ROLE_APPROVAL, parts=[thought("I greet her."), HELLO])
+    assert as_text(message) == shown

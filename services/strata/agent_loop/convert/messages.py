@@ -117,7 +117,7 @@ def part_from_proto(wire: pb.Part) -> MessagePart:
     """Returns the domain form of a part; an unknown part is kept unread."""
     match wire.WhichOneof("content"):
         case "text":
-            return TextPart(wire.text.text)
+            return TextPart(wire.text.text, wire.text.beside_call)
         case "reasoning":
             redacted = wire.reasoning.redacted.decode("utf-8", "replace")
             return ReasoningPart(wire.reasoning.text, wire.reasoning.signature, redacted)
@@ -141,7 +141,7 @@ def part_to_proto(part: MessagePart) -> pb.Part:
     """Returns a part as a proto."""
     match part:
         case TextPart():
-            return pb.Part(text=pb.TextPart(text=part.text))
+            return pb.Part(text=pb.TextPart(text=part.text, beside_call=part.beside_call))
         case ReasoningPart():
             reasoning = pb.ReasoningPart(
                 text=part.text, signature=part.signature, redacted=part.redacted.encode()

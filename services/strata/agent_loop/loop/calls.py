@@ -157,7 +157,7 @@ def _shown(text: str) -> str:
 def _tidy_part(part: TextPart | ReasoningPart) -> TextPart | ReasoningPart:
     text = storable_text(part.text)
     if isinstance(part, TextPart):
-        return TextPart(text)
+        return replace(part, text=text)
     if is_thought(part):
         return thought(text)
     # Changed reasoning loses its signature, with which it could be sent back.

@@ -20,7 +20,12 @@ from strata.agent_loop.context.requests import Offer
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.types import AGENT_TYPES, LoopKind
 from strata.agent_loop.domain.conversation.messages import Message
-from strata.agent_loop.domain.model.chat import ModelReply, ToolChoice, ToolChoiceMode
+from strata.agent_loop.domain.model.chat import (
+    ModelReply,
+    TextPart,
+    ToolChoice,
+    ToolChoiceMode,
+)
 from strata.agent_loop.domain.model.proofs import thought
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.rules.history import Called, called_by
@@ -169,7 +174,11 @@ class V2Loop:
         )
 
     def taken(self, reply: ModelReply, tools: ToolSet, solver: ToolRulesSolver) -> ModelReply:
-        """See `LoopStrategy`: thoughts become reasoning, heartbeats a field of the calls."""
+        """See `LoopStrategy`.
+
+        Thoughts become reasoning, heartbeats a field of the calls. Text is marked as a thought
+        beside its call.
+        """
         out = [
             take_out(
                 call,
@@ -180,7 +189,11 @@ class V2Loop:
         ]
         thoughts = tuple(thought(split.thought) for split in out if split.thought.strip())
         calls = tuple(split.call for split in out)
-        return replace(reply, content=(*reply.content, *thoughts), tool_calls=calls)
+        content = (
+            replace(part, beside_call=bool(calls)) if isinstance(part, TextPart) else part
+            for part in reply.content
+        )
+        return replace(reply, content=(*content, *thoughts), tool_calls=calls)
 
     def wants_to_end(self, end: StepEnd) -> bool:
         """See `LoopStrategy`."""

@@ -34,9 +34,15 @@ class ChatRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A piece of visible text."""
+    """A piece of visible text.
+
+    Attributes:
+        text: The text.
+        beside_call: Whether it is a thought beside a call that the model had to make.
+    """
 
     text: str
+    beside_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,10 +224,10 @@ def _part_to_json(part: TextPart | ReasoningPart) -> dict[str, Any]:
             "signature": part.signature,
             "redacted": part.redacted,
         }
-    return {"text": part.text}
+    return {"text": part.text, **({"beside_call": True} if part.beside_call else {})}
 
 
 def _part_from_json(value: Mapping[str, Any]) -> TextPart | ReasoningPart:
     if "reasoning" in value:
         return ReasoningPart(value["reasoning"], value["signature"], value["redacted"])
-    return TextPart(value["text"])
+    return TextPart(value["text"], value.get("beside_call", False))

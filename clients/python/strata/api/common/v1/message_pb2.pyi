@@ -170,16 +170,23 @@ class TextPart(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: _builtins.int
+    BESIDE_CALL_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text, UTF-8, without NUL."""
+    beside_call: _builtins.bool
+    """Output only: true if the text is a thought beside a tool call that the model had to make, as in
+    the V2 loop (see TextDelta). A message that shows calls of send_message as text has a
+    ReasoningPart in its place.
+    """
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
+        beside_call: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside_call", b"beside_call", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
