@@ -38,6 +38,7 @@ from strata.tool_execution.execution.engine import CallExecutor, Executor
 from strata.tool_execution.mcp.factory import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.factory import open_packages
+from strata.tool_execution.registry.builtin_vectors import packaged_vectors
 from strata.tool_execution.registry.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -98,7 +99,7 @@ async def _build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncEx
         secrets=PostgresSecretStore(database),
         box=box,
         runners=runners,
-        search=ToolSearch(store, BUILTIN_TOOLS, open_embedder),
+        search=ToolSearch(store, BUILTIN_TOOLS, open_embedder, packaged_vectors),
         clock=wiring.clock,
         check_runner=sandbox.check,
     )

@@ -1,8 +1,9 @@
-"""The search of tools embeds tools within a time limit."""
+"""The search of tools embeds tools within a time limit, and built-in tools never."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +15,12 @@ from embedder_doubles import EmbedderDouble
 from polling import eventually
 from strata.shared.db import Database
 from strata.shared.search.embedding import Kind
+from strata.shared.search.embedding.base import ENGLISH_MODEL
+from strata.shared.search.embedding.minilm import MiniLmEmbedder
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.registry import search as tool_search
-from strata.tool_execution.registry.search import ToolSearch
+from strata.tool_execution.registry.builtin_vectors import packaged_vectors
+from strata.tool_execution.registry.search import ToolSearch, embedded_text, text_hash
 from strata.tool_execution.store import PostgresToolStore
 from tool_records import NOTHING, custom
 
@@ -123,3 +128,40 @@ async def test_tools_are_compared_beside_the_event_loop(
         await search.search("tool", 10)
     assert compared_on
     assert threading.get_ident() not in compared_on
+
+
+class _EnglishModel(EmbedderDouble):
+    """The id of the English model."""
+
+    model_id = ENGLISH_MODEL
+
+
+async def test_search_of_the_built_in_tools_embeds_the_query_only(database: Database) -> None:
+    model = _EnglishModel()
+
+    async def load() -> EmbedderDouble:
+        return model
+
+    search = ToolSearch(PostgresToolStore(database), BUILTIN_TOOLS, load, packaged_vectors)
+    await search.search("keep a fact", 10)
+    assert model.texts_of("query") == ["keep a fact"]
+    assert model.texts_of("document") == [], (
+        "the text of a tool has changed:"
+        " run python -m strata.tool_execution.registry.builtin_vectors"
+    )
+
+
+async def test_packaged_vectors_are_those_of_the_model() -> None:
+    packaged = packaged_vectors()
+    tools = list(BUILTIN_TOOLS.values())
+    minilm = await MiniLmEmbedder.load()
+    try:
+        embeddings = await minilm.embed([embedded_text(tool) for tool in tools], "document")
+    finally:
+        await minilm.close()
+    for tool, embedding in zip(tools, embeddings, strict=True):
+        vector = packaged[text_hash(minilm.model_id, tool)]
+        numbers = struct.unpack(f"<{minilm.dim}f", vector)
+        # Processors with different instructions round differently.
+        assert sum(a * b for a, b in zip(numbers, embedding, strict=True)) > 0.99
+    assert len(packaged) == len(tools)

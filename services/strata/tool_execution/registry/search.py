@@ -42,14 +42,17 @@ class ToolSearch:
 
     There is no index: all tools of a project are read with one query, together with their vectors,
     and the sources of the matches with another one.
-    A vector is computed when it is first needed, and again when the text of the tool changes. If a
-    search would take too long because many are needed, it compares the other tools by words only,
-    and the next search computes more of them.
+    Vectors of built-in tools are part of the release (`builtin_vectors`). Others are computed when
+    they are first needed, and again when the text of the tool changes. If a search would take too
+    long because many are needed, it compares the other tools by words only, and the next search
+    computes more of them.
 
     Args:
         store: The project's tools.
         builtin: The built-in tools by name.
         open_embedder: Loads the embedding model; called once, for the first search.
+        packaged_vectors: Returns the vectors of built-in tools that need not be computed, by the
+            hash of their text; called in a thread for the first search.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class ToolSearch:
         store: ToolStore,
         builtin: Mapping[str, Tool],
         open_embedder: Callable[[], Awaitable[Embedder]] | None = None,
+        packaged_vectors: Callable[[], Mapping[str, bytes]] = dict,
     ) -> None:
         self._store = store
         self._builtin = builtin
         self._open = open_embedder
         self._embedder: Embedder | None = None
         self._opening = asyncio.Lock()
+        self._packaged_vectors = packaged_vectors
         self._own_vectors: dict[str, bytes] = {}
         # The embeddings that run now, by the hash of their text.
         self._running: dict[str, asyncio.Task[Mapping[str, bytes]]] = {}
@@ -113,6 +118,7 @@ class ToolSearch:
             return None
         async with self._opening:
             if self._embedder is None:
+                self._own_vectors.update(await asyncio.to_thread(self._packaged_vectors))
                 self._embedder = await self._open()
         return self._embedder
 
@@ -144,7 +150,8 @@ class ToolSearch:
         self, embedder: Embedder, tools: Sequence[tuple[Tool, str]]
     ) -> dict[str, bytes]:
         """Computes and keeps the vectors of tools, given with the hashes of their texts."""
-        embeddings = await self._embedded(embedder, {key: _text(tool) for tool, key in tools})
+        texts = {key: embedded_text(tool) for tool, key in tools}
+        embeddings = await self._embedded(embedder, texts)
         self._own_vectors.update((key, embeddings[key]) for tool, key in tools if tool.own is None)
         keep = [
             StoredVector(tool.id, key, embeddings[key])
@@ -178,21 +185,27 @@ class ToolSearch:
 
 async def _embed(embedder: Embedder, texts: Mapping[str, str]) -> Mapping[str, bytes]:
     embeddings = await embedder.embed(list(texts.values()), "document")
-    return dict(zip(texts, map(_packed, embeddings), strict=True))
+    return dict(zip(texts, map(packed_vector, embeddings), strict=True))
 
 
 # Highest cosine similarity of unrelated texts with the local model.
 _UNRELATED = 0.2
 
 
-def _text(tool: Tool) -> str:
+def embedded_text(tool: Tool) -> str:
+    """Returns the text whose embedding stands for a tool."""
     words = " ".join(_words(tool.name))
     arguments = ", ".join(tool.parameters.get("properties", {}))
     return f"{words}. {tool.description}\n{arguments} {' '.join(tool.tags)}"
 
 
+def text_hash(model: str, tool: Tool) -> str:
+    """Returns the hash of an embedding model's id and the text of a tool that it embeds."""
+    return hashlib.sha256(f"{model}\n{embedded_text(tool)}".encode()).hexdigest()
+
+
 def _hashes(model: str, tools: Sequence[Tool]) -> list[str]:
-    return [hashlib.sha256(f"{model}\n{_text(tool)}".encode()).hexdigest() for tool in tools]
+    return [text_hash(model, tool) for tool in tools]
 
 
 def _best(
@@ -237,7 +250,8 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).lower())
 
 
-def _packed(vector: Sequence[float]) -> bytes:
+def packed_vector(vector: Sequence[float]) -> bytes:
+    """Returns a vector as packed 32-bit floats."""
     return struct.pack(f"<{len(vector)}f", *vector)
 
 
