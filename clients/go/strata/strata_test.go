@@ -329,6 +329,7 @@ func TestClientToolsAnswerCalls(t *testing.T) {
 	for name, test := range map[string]struct {
 		value  any
 		err    error
+		panics bool
 		text   string
 		status commonv1.ToolStatus
 		taint  []commonv1.Provenance
@@ -342,6 +343,10 @@ func TestClientToolsAnswerCalls(t *testing.T) {
 			text:  "x", taint: []commonv1.Provenance{commonv1.Provenance_PROVENANCE_MCP},
 		},
 		"an error": {err: errors.New("too far"), text: "too far", status: commonv1.ToolStatus_TOOL_STATUS_FAILED},
+		"a panic": {
+			panics: true,
+			text:   "panic: assignment to entry in nil map", status: commonv1.ToolStatus_TOOL_STATUS_FAILED,
+		},
 		"a long text": {
 			value: strings.Repeat("é", 300_000),
 			text:  strings.Repeat("é", 199_970) + "... [cut at 200000 characters]",
@@ -355,6 +360,10 @@ func TestClientToolsAnswerCalls(t *testing.T) {
 			tool := look(func(arguments struct{ At string }) (any, error) {
 				if arguments.At != "a" {
 					t.Error(arguments)
+				}
+				if test.panics {
+					var seen map[string]int
+					seen["a"] = 1
 				}
 				return test.value, test.err
 			})

@@ -19,7 +19,8 @@ type Tool struct {
 	Description string // Description for the model.
 	Parameters  any    // JSON schema of the arguments, an object.
 	// Run makes a call with the arguments of the model, which are not validated. A string is returned
-	// to the model unchanged, other values as JSON. If Run fails, the model gets the text of the error.
+	// to the model unchanged, other values as JSON. If Run fails or panics, the model gets the text of the
+	// error.
 	Run func(ctx context.Context, arguments json.RawMessage) (any, error)
 }
 
@@ -99,7 +100,7 @@ func makeCall(
 	if arguments == "" {
 		arguments = "{}"
 	}
-	value, err := tool.Run(ctx, json.RawMessage(arguments))
+	value, err := run(ctx, tool, arguments)
 	if untrusted, ok := value.(Untrusted); ok {
 		decision.ClientTaint = []commonv1.Provenance{untrusted.Label}
 		value = untrusted.Value
@@ -114,6 +115,16 @@ func makeCall(
 	}
 	text = sendable(text)
 	decision.ClientReturn = &text
+}
+
+// run makes a call; a panic is an error, since a program must not end because of arguments of a model.
+func run(ctx context.Context, tool *Tool, arguments string) (value any, err error) {
+	defer func() {
+		if failure := recover(); failure != nil {
+			value, err = nil, fmt.Errorf("panic: %v", failure)
+		}
+	}()
+	return tool.Run(ctx, json.RawMessage(arguments))
 }
 
 func asText(value any) (string, error) {
