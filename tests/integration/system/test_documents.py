@@ -11,12 +11,14 @@ import pytest
 from doubles.script import Call, ModelCall, Reply, Step, say
 from polling import eventually
 from sql_queries import execute, fetch_value
+from strata.agent_loop.agents.lifecycle import AgentLifecycle
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.gateway.runs.ingestion import FLAG, OPEN_AT_ONCE, TAG, DocumentIngestion
-from strata.protocol.errors import FailedPreconditionError
+from strata.gateway.runs.store.open_ingestions import OpenIngestion
+from strata.protocol.errors import FailedPreconditionError, StrataError, UnavailableError
 from strata.shared.ids import new_id
 from whole_system import System
 
@@ -122,6 +124,25 @@ async def read_count(system: System, agent: agent_pb.Agent, count: int) -> bool:
     return sum(not state.pending_messages and not state.run_open for state in states) == count
 
 
+async def has_open_ingestion(system: System, agent: agent_pb.Agent) -> bool:
+    """Returns whether an ingestion of the agent's files is recorded that has not been done."""
+    statement = "SELECT count(*) FROM gateway.open_ingestions WHERE agent_id = $1"
+    return bool(await fetch_value(system.urls["gateway"].admin_url, statement, agent.id))
+
+
+async def repeat_ingestions(system: System) -> None:
+    """Makes the recorded ingestions due."""
+    url = system.urls["gateway"].admin_url
+    await execute(url, "UPDATE gateway.open_ingestions SET due_time = now()")
+
+
+def ingested(system: System, agent: agent_pb.Agent) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        return not await has_open_ingestion(system, agent)
+
+    return check
+
+
 async def test_a_file_of_an_attached_folder_is_read_into_a_block_of_its_name(
     system: System, readers: Readers
 ) -> None:
@@ -204,22 +225,73 @@ async def test_waiting_files_are_read_although_the_gateway_dies_after_a_run(
     files = {f"{number}.txt": f"Text {number}." for number in range(OPEN_AT_ONCE + 2)}
     folder = await folder_with(system, files)
 
-    async def dies(*_: object) -> None:
-        """Does nothing, as if the gateway had died when the run had ended."""
+    finish = DocumentIngestion.finish
+
+    async def dies(ingestion: DocumentIngestion, of: OpenIngestion) -> None:
+        """Does nothing after a run, as if the gateway had died when it had ended."""
+        if of.asked_by is not None:
+            await finish(ingestion, of)
 
     with monkeypatch.context() as patch:
-        patch.setattr(DocumentIngestion, "after_run", dies)
+        patch.setattr(DocumentIngestion, "finish", dies)
         await attach(system, agent, folder)
         await eventually(lambda: read_count(system, agent, OPEN_AT_ONCE))
-    url = system.urls["gateway"].admin_url
-    await execute(url, "UPDATE gateway.open_ingestions SET due_time = now()")
+    await repeat_ingestions(system)
     await eventually(all_read(system, agent, len(files)))
     assert len(readers.portions) == len(files)
+    await eventually(ingested(system, agent))
 
-    async def none_is_open() -> bool:
-        return not await fetch_value(url, "SELECT count(*) FROM gateway.open_ingestions")
 
-    await eventually(none_is_open)
+@pytest.mark.parametrize("method", ["get", "create"])
+async def test_files_of_a_folder_are_read_although_the_agent_loop_was_away_when_it_was_attached(
+    system: System, readers: Readers, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    agent = await system.make_agent(enable_sleeptime=True)
+    folder = await folder_with(system, {"rules.txt": "No shoes.", "hours.txt": "From nine."})
+    calls = 0
+
+    async def is_away(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        raise UnavailableError("The agent loop is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AgentLifecycle, method, is_away)
+        await attach(system, agent, folder)
+    assert calls
+    assert not await documents(system, agent)
+    assert await has_open_ingestion(system, agent)
+    await repeat_ingestions(system)
+    await eventually(all_read(system, agent, 2))
+    assert len(readers.portions) == 2
+    await eventually(ingested(system, agent))
+
+
+async def test_files_of_a_folder_are_read_although_the_gateway_died_when_it_was_attached(
+    system: System, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await system.make_agent(enable_sleeptime=True)
+    folder = await folder_with(system, {"rules.txt": "No shoes."})
+
+    async def dies(*_: object) -> None:
+        """Does nothing, as if the gateway had died when the folder was attached."""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DocumentIngestion, "finish", dies)
+        await attach(system, agent, folder)
+    assert await has_open_ingestion(system, agent)
+    await repeat_ingestions(system)
+    await eventually(all_read(system, agent, 1))
+    await eventually(ingested(system, agent))
+
+
+async def test_refused_attachment_of_a_folder_records_no_ingestion(system: System) -> None:
+    agent = await system.make_agent(enable_sleeptime=True)
+    for agent_id, folder_id in ((agent.id, new_id("folder")), ("agent-x", "folder-x")):
+        request = pb.AttachFolderRequest(agent_id=agent_id, folder_id=folder_id)
+        with pytest.raises(StrataError):
+            await system.files.AttachFolder(request)
+    assert not await has_open_ingestion(system, agent)
 
 
 async def test_ingestion_can_be_turned_off_for_an_agent(system: System, readers: Readers) -> None:

@@ -31,14 +31,14 @@ class CallHooks:
     Attributes:
         creating_agent: The context in which an agent is created, by the request.
         deleting_agent: The context in which an agent is deleted, by the request.
+        attaching_folder: The context in which a folder is attached, by the request.
         group_deleted: Awaited with the request after a group was deleted.
-        folder_attached: Awaited with the request after a folder was attached.
     """
 
     creating_agent: Around
     deleting_agent: Around
+    attaching_folder: Around
     group_deleted: AfterSuccess
-    folder_attached: AfterSuccess
 
 
 class _HooksByCaller:
@@ -57,11 +57,11 @@ class _HooksByCaller:
     def deleting_agent(self, request: bytes) -> AbstractAsyncContextManager[None]:
         return self._of_caller().deleting_agent(request)
 
+    def attaching_folder(self, request: bytes) -> AbstractAsyncContextManager[None]:
+        return self._of_caller().attaching_folder(request)
+
     async def group_deleted(self, request: bytes) -> None:
         await self._of_caller().group_deleted(request)
-
-    async def folder_attached(self, request: bytes) -> None:
-        await self._of_caller().folder_attached(request)
 
     def _of_caller(self) -> CallHooks:
         partition = require_caller().partition
@@ -86,14 +86,12 @@ def forwarded_services(
             descriptor,
             wiring.channel(service),
             after={_DELETE_AGENT: agents.forget},
-            after_success={
-                _DELETE_GROUP: by_caller.group_deleted,
-                _ATTACH_FOLDER: by_caller.folder_attached,
-            },
+            after_success={_DELETE_GROUP: by_caller.group_deleted},
             defaults={_LIST_MESSAGES: _SENT_AS_TEXT},
             around={
                 _CREATE_AGENT: by_caller.creating_agent,
                 _DELETE_AGENT: by_caller.deleting_agent,
+                _ATTACH_FOLDER: by_caller.attaching_folder,
             },
         )
         for service, descriptors in PROXIED_SERVICES.items()

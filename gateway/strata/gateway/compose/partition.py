@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from strata.gateway.compose.common import CommonParts
@@ -59,8 +59,10 @@ async def build_partition(
     webhooks = _build_webhooks(common, databases, runs)
     agents = _build_agents(common, databases, runs, schedules.servicer)
 
-    async def folder_attached(request: bytes) -> None:
-        await runs.ingestion.folder_attached(request)
+    @asynccontextmanager
+    async def attaching_folder(request: bytes) -> AsyncIterator[None]:
+        async with runs.ingestion.recorded(request):
+            yield
         runs.dispatcher.look()
 
     return PartitionParts(
@@ -76,7 +78,7 @@ async def build_partition(
             creating_agent=agents.creations.recorded,
             deleting_agent=agents.deletions.recorded,
             group_deleted=runs.servicer.cancel_runs_of_deleted_group,
-            folder_attached=folder_attached,
+            attaching_folder=attaching_folder,
         ),
     )
 

@@ -6,20 +6,22 @@ pauses after failures and the exactly-once ranges of runs of memory agents. The 
 the hash of the content, so the same content is read once per agent.
 
 The files to read follow from the files of the agent and its marks. They are determined when a
-folder is attached, after each run of a memory agent, and at the request of a client. The
-transaction that ends a run of a memory agent records that its agent's files are to be determined,
-and the record stays until that is done (`open_ingestions`), so a failure loses nothing.
+folder is attached, after each run of a memory agent, and at the request of a client. That they are
+to be determined is recorded before a folder is attached, and by the transaction that ends a run of
+a memory agent. The record stays until it is done (`open_ingestions`), so a failure loses nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
@@ -30,16 +32,22 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.gateway.runs.convert.runs import principal_of
 from strata.gateway.runs.domain.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
-from strata.gateway.runs.store.open_ingestions import OpenIngestion, PostgresOpenIngestions
+from strata.gateway.runs.store.open_ingestions import (
+    IngestionPrincipal,
+    OpenIngestion,
+    PostgresOpenIngestions,
+)
 from strata.protocol.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
+    InvalidArgumentError,
     NotFoundError,
     Reason,
     StrataError,
     is_transient,
 )
 from strata.shared.context import current_project, require_caller
+from strata.shared.ids import is_id, new_id
 from strata.shared.logs import get_logger
 
 FLAG = "ingest_documents"
@@ -92,7 +100,7 @@ class DocumentIngestion:
 
     Args:
         store: The marks.
-        open_ingestions: The ingestions that follow a run.
+        open_ingestions: The ingestions that are to be done.
         agent_loop: Channel to agent_loop.
         core_memory: Channel to core_memory.
         files_per_agent: Maximum number of files to ingest per agent; 0 turns ingestion off.
@@ -129,9 +137,32 @@ class DocumentIngestion:
             raise FailedPreconditionError(refusal, reason=Reason.INVALID_FIELD)
         return await self._ingest(agent)
 
-    async def folder_attached(self, request: bytes) -> None:
-        """Starts ingestion after an AttachFolder. Never raises."""
-        await self._ingest_quietly(file_pb.AttachFolderRequest.FromString(request).agent_id)
+    @asynccontextmanager
+    async def recorded(self, request: bytes) -> AsyncIterator[None]:
+        """Records the ingestion that follows a forwarded AttachFolder, and does it.
+
+        Args:
+            request: The AttachFolderRequest. Core memory refuses a malformed one.
+
+        Raises:
+            UnavailableError: The ingestion could not be recorded.
+        """
+        agent_id = _agent_of(request) if self._files_per_agent else ""
+        if not agent_id:
+            yield
+            return
+        caller = require_caller()
+        asked_by = IngestionPrincipal(caller.principal, caller.scopes)
+        ingestion = OpenIngestion(current_project(), agent_id, new_id("ingestion"), asked_by)
+        await self._open_ingestions.begin(ingestion)
+        try:
+            yield
+        except (InvalidArgumentError, NotFoundError):
+            # After other errors the folder may have been attached.
+            await asyncio.shield(self._end(ingestion))
+            raise
+        # Even if the caller leaves meanwhile.
+        await asyncio.shield(self.finish(ingestion))
 
     async def memory_run_ended(self, run_id: str, payload: bytes) -> None:
         """Continues ingestion after a run of a memory agent. Never raises.
@@ -143,16 +174,19 @@ class DocumentIngestion:
         request = turn_pb.ExecuteRunRequest.FromString(payload)
         agent_id = request.document.agent_id or request.transcript.agent_id
         if agent_id:
-            await self.after_run(OpenIngestion(current_project(), agent_id, run_id))
+            await self.finish(OpenIngestion(current_project(), agent_id, run_id))
 
-    async def after_run(self, ingestion: OpenIngestion) -> None:
-        """Ingests files after a run of a memory agent; it stays open after a failure. Never raises.
+    async def finish(self, ingestion: OpenIngestion) -> None:
+        """Does a recorded ingestion; it stays open after a failure. Never raises.
 
         A repetition that overtakes the first one finds the same files.
         """
+        if await self._ingest_quietly(ingestion.agent_id):
+            await self._end(ingestion)
+
+    async def _end(self, ingestion: OpenIngestion) -> None:
         try:
-            if await self._ingest_quietly(ingestion.agent_id):
-                await self._open_ingestions.end(ingestion)
+            await self._open_ingestions.end(ingestion)
         except StrataError as error:
             _log.warning("ingestion is done again", agent_id=ingestion.agent_id, error=repr(error))
 
@@ -175,7 +209,6 @@ class DocumentIngestion:
             if not self._refusal(agent):
                 await self._ingest(agent)
         except StrataError as error:
-            # Otherwise the next run of a memory agent tries again.
             _log.warning("documents not ingested", agent_id=agent_id, error=repr(error))
             return not is_transient(error)
         return True
@@ -258,6 +291,8 @@ class DocumentIngestion:
         try:
             reader = await self._reader(agent, file, block, digest)
         except StrataError as error:
+            if is_transient(error):
+                raise
             _log.warning(
                 "document not ingested", agent_id=agent.id, file_id=file.id, error=repr(error)
             )
@@ -332,6 +367,14 @@ def label_of(file_name: str) -> str:
     if not label[:1].isalpha():
         label = f"file_{label}".rstrip("_")
     return label[:_MAX_LABEL]
+
+
+def _agent_of(request: bytes) -> str:
+    try:
+        agent_id: str = file_pb.AttachFolderRequest.FromString(request).agent_id
+    except DecodeError:
+        return ""
+    return agent_id if is_id(agent_id, "agent") else ""
 
 
 def _key(file: file_pb.File) -> str:

@@ -1,6 +1,6 @@
-"""Repeats ingestions whose gateway died, or whose services were away, after a memory agent's run.
+"""Repeats ingestions of files whose gateway died, or whose services were away.
 
-Without them, files that wait for others would wait until the next run of a memory agent.
+Otherwise files would wait until the next run of a memory agent, or the next folder.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ import asyncio
 from functools import partial
 
 from strata.gateway.project_callers import ProjectCallers
+from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.runs import RunStore
 from strata.gateway.runs.ingestion import DocumentIngestion
-from strata.gateway.runs.store.open_ingestions import OpenIngestion, PostgresOpenIngestions
+from strata.gateway.runs.store.open_ingestions import (
+    IngestionPrincipal,
+    OpenIngestion,
+    PostgresOpenIngestions,
+)
 from strata.protocol.errors import StrataError
 from strata.shared.bounded_tasks import BoundedTasks
 from strata.shared.context import RequestContext, use
@@ -29,7 +34,7 @@ class IngestionWorker:
 
     Args:
         store: The open ingestions.
-        runs: The runs that they follow, with whose scopes they act.
+        runs: The runs that some of them follow, with whose scopes these act.
         ingestion: Ingests the files of an agent.
         callers: Makes callers for the calls to other services.
     """
@@ -66,13 +71,17 @@ class IngestionWorker:
 
     async def _repeat(self, due: OpenIngestion) -> None:
         try:
-            principal, _ = await self._runs.asked_by(due.project_id, due.run_id)
+            principal: Principal | IngestionPrincipal
+            if due.asked_by is None:
+                principal, _ = await self._runs.asked_by(due.project_id, due.cause_id)
+            else:
+                principal = due.asked_by
             caller = await self._callers.of(due.project_id, principal.name, principal.scopes)
             if caller is None:
                 await self._store.end(due)
                 return
             with use(RequestContext(caller=caller)):
-                await self._ingestion.after_run(due)
+                await self._ingestion.finish(due)
         except StrataError as error:
             # It is due again after the lease.
             _log.warning("ingestion not repeated yet", agent_id=due.agent_id, error=repr(error))
