@@ -6,6 +6,7 @@ docs/wire-format.md#transcripts-of-memory-agents defines the form.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,7 @@ _MOST_BYTES = 1_000_000
 _FEW_BYTES_PER_TOKEN = 2.0
 _SEND_MESSAGE = "send_message"
 _READ_UNTIL = "read until"
+_REMINDER_TAG = re.compile(r"(system-reminder)>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def reading_mark(until: int, until_id: str) -> str:
 
 def without_reminders(text: str) -> str:
     """Returns text with escaped reminder tags, so that it cannot fake a reminder or end one."""
-    return text.replace("system-reminder>", "system-reminder&gt;")
+    return _REMINDER_TAG.sub(r"\1&gt;", text)
 
 
 def read_of(inputs: Sequence[Message]) -> TranscriptRead | None:
@@ -209,7 +211,8 @@ def lines_of(message: Message) -> Iterator[str]:
                 if call.name == _SEND_MESSAGE:
                     yield f"assistant: {_indented(_sent(call.arguments))}"
                 else:
-                    yield f"assistant: Calling tool {call.name}"
+                    # Models also call tools that do not exist, by any name.
+                    yield f"assistant: Calling tool {_one_line(call.name)}"
         case _:
             for returned in message.tool_returns:
                 if returned.name != _SEND_MESSAGE:
@@ -223,7 +226,8 @@ def _indented(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Returns a name that cannot fake further lines of the transcript or a reminder."""
+    return without_reminders(" ".join(text.split()))
 
 
 def _described(message: Message) -> str:
