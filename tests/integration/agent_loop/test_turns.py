@@ -442,12 +442,13 @@ async def test_broken_stream_is_restarted(services: InnerServices) -> None:
     assert ran.text == "Whole."
 
 
-async def test_an_empty_reply_is_requested_again_once(services: InnerServices) -> None:
+@pytest.mark.parametrize("empty", ["", "\0", " \u200b\n"], ids=["no text", "NUL", "zero width"])
+async def test_an_empty_reply_is_requested_again_once(services: InnerServices, empty: str) -> None:
     agent = await services.make_agent()
-    services.model.script(say(""), say("Now."))
+    services.model.script(say(empty), say("Now."))
     assert (await services.run(agent, "Hi.")).text == "Now."
 
-    services.model.script(say(""), say(""))
+    services.model.script(say(empty), say(empty))
     ran = await services.run(agent, "Hello?")
     assert ran.finished.stop_reason == event_pb.STOP_REASON_INVALID_LLM_RESPONSE
     assert ran.finished.error.retryable

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from strata.agent_loop.domain.model.derived import Derived
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
+from strata.shared.blank_text import is_blank
 from strata.shared.text_bytes import text_bytes
 from strata.shared.tool_size import tool_bytes
 from strata.shared.usage import Usage
@@ -410,8 +411,8 @@ class UsageEvent:
 class ModelReply:
     """The whole reply; the last event of every stream that does not raise.
 
-    An empty reply is one without text and calls. After `LENGTH` the last call's arguments may
-    be incomplete JSON.
+    An empty reply is one without visible text and calls. After `LENGTH` the last call's arguments
+    may be incomplete JSON.
 
     Attributes:
         content: Text and reasoning in order.
@@ -439,8 +440,8 @@ class ModelReply:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the reply has neither text nor calls."""
-        return not self.tool_calls and not self.text.strip()
+        """Whether the reply has neither visible text nor calls."""
+        return not self.tool_calls and is_blank(self.text)
 
     def to_message(self) -> ChatMessage:
         """The reply as a message of the next prompt."""
