@@ -253,7 +253,7 @@ async def test_each_value_of_user_has_its_own_conversation(
     assert sorted(c.external_id for c in listed.conversations) == ["", "ann", "bea"]
 
 
-@pytest.mark.parametrize("user", ["crm/4711", "a\\b", " ann ", "u" * 200])
+@pytest.mark.parametrize("user", ["crm/4711", "a\\b", " ann ", "u" * 200, "..", "\u200b"])
 async def test_a_value_of_user_that_cannot_be_a_title_has_a_conversation(
     system: System, sdk: openai.AsyncOpenAI, user: str
 ) -> None:

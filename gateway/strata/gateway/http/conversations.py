@@ -12,7 +12,7 @@ import grpc.aio
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc
-from strata.shared.names import MAX_AGENT_NAME_CHARS
+from strata.shared.names import MAX_AGENT_NAME_CHARS, name_problems
 
 _CACHED = 10_000
 
@@ -113,5 +113,9 @@ class ExternalConversations:
 
 
 def _title_of(external_id: str) -> str:
-    """Returns the identifier as a title, whose rule is stricter: see `strata.shared.names`."""
-    return re.sub(r"[/\\]", "-", external_id)[:MAX_AGENT_NAME_CHARS].strip()
+    """Returns the identifier as a title, whose rule is stricter: see `strata.shared.names`.
+
+    The title is empty if the identifier cannot be made one, such as ``..``.
+    """
+    title = re.sub(r"[/\\]", "-", external_id)[:MAX_AGENT_NAME_CHARS].strip()
+    return "" if name_problems(title, most=MAX_AGENT_NAME_CHARS) else title
