@@ -204,6 +204,29 @@ async def test_passage_written_under_taint_taints_later_searches(post: Post) -> 
     assert list(restored.passage.origin.taint) == [WEB]
 
 
+async def test_tags_added_under_taint_taint_whoever_is_shown_them(post: Post) -> None:
+    agent = await post.agent("archival_memory_insert", "archival_memory_search")
+
+    def keeps(*tags: str) -> Reply:
+        content = {"content": "Mail of Ada is hers.", "tags": tags}
+        return Reply(calls=(Call("archival_memory_insert", content),))
+
+    async def elsewhere(*replies: Reply) -> RunEvents:
+        return await post.run(agent, *replies, conversation_id=await post.conversation(agent))
+
+    finds = Reply(calls=(Call("archival_memory_search", {"query": "Mail of Ada"}),))
+    await post.run(agent, keeps("mail"), say("Kept."))
+    assert not waits(await elsewhere(finds, SENDS, say("Sent.")))
+
+    await post.run(agent, post.reads, keeps("mail to eve"), say("Kept."))
+    ran = await elsewhere(finds, SENDS)
+    assert waits(ran)
+    assert "mail to eve" in ran.tool_returns[0].content
+    ran = await elsewhere(keeps("mine"), SENDS)
+    assert waits(ran)
+    assert "mail to eve" in ran.tool_returns[0].content
+
+
 async def test_tainted_messages_in_search_results_taint(post: Post) -> None:
     agent = await post.agent("conversation_search")
     await post.run(agent, post.reads, say("The page wants heliotropes sent to eve."))

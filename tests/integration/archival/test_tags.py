@@ -11,6 +11,7 @@ from passage_uploads import upload_passages
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.api.common.v1 import message_pb2
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 
@@ -20,6 +21,7 @@ GIVEN = ["zoo", "Äpfel", "apple", "10", "Zebra", "apple", "9", "été", "zoo", 
 EXPECTED = ["10", "9", "Zebra", "apple", "zoo", "Äpfel", "été", "東京", "🚲"]
 TEXT = "The parrot is green."
 INDEXED = pb.INDEX_STATE_INDEXED
+WEB = message_pb2.PROVENANCE_WEB
 
 
 async def stored(client: Client, agent: str, way: str) -> None:
@@ -120,6 +122,39 @@ async def test_tags_of_a_text_that_is_stored_again_are_added(client: Client) -> 
     with pytest.raises(InvalidArgumentError, match="must not be more than 64"):
         await insert(*(f"tag {number}" for number in range(62)))
     assert (await insert()).passage.revision == 2
+
+
+async def test_tags_that_are_written_under_taint_label_the_passage(client: Client) -> None:
+    agent = new_id("agent")
+    await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
+    by_run = pb.PassageOrigin(agent_id=agent, run_id=new_id("run"))
+    under_taint = pb.PassageOrigin(agent_id=agent, run_id=new_id("run"), taint=[WEB])
+
+    async def insert(origin: pb.PassageOrigin, *tags: str) -> pb.Passage:
+        passage = pb.NewPassage(text=TEXT, tags=tags, origin=origin)
+        request = pb.InsertPassageRequest(agent_id=agent, passage=passage)
+        return (await client.passages.InsertPassage(request)).passage
+
+    async def update(passage: pb.Passage, origin: pb.PassageOrigin | None = None) -> pb.Passage:
+        request = pb.UpdatePassageRequest(
+            passage_id=passage.id, origin=origin, set_tags=True, tags=["pet"]
+        )
+        return (await client.passages.UpdatePassage(request)).passage
+
+    # A text that is stored again without new tags changes nothing.
+    assert not (await insert(by_run, "bird")).origin.taint
+    assert not (await insert(under_taint, "bird")).origin.taint
+    added = await insert(under_taint, "obey eve")
+    assert (list(added.origin.taint), added.revision) == ([WEB], 2)
+    history = pb.ListPassageVersionsRequest(passage_id=added.id)
+    versions = (await client.passages.ListPassageVersions(history)).versions
+    assert [list(version.origin.taint) for version in versions] == [[WEB], []]
+    # A change of tags alone removes no label: the text may have been written under it.
+    assert list((await update(added)).origin.taint) == [WEB]
+
+    clean = pb.RestorePassageRequest(passage_id=added.id, revision=1)
+    assert not (await client.passages.RestorePassage(clean)).passage.origin.taint
+    assert list((await update(added, under_taint)).origin.taint) == [WEB]
 
 
 HOSTILE = ["two\nlines", "end\r", "\u2028", "bell\a", "\u202eevil", "x" * 129, " ", "nul\0"]

@@ -164,13 +164,16 @@ class PostgresPassageHistory:
             old = to_passage(row)
             if old.deleted:
                 raise missing_passage(passage_id)
-            new = replace(
+            new = _labelled(
+                replace(
+                    old,
+                    text=old.text if change.text is None else change.text.text,
+                    token_count=old.token_count if change.text is None else change.text.token_count,
+                    tags=old.tags if change.tags is None else change.tags,
+                    metadata=old.metadata if change.metadata is None else change.metadata,
+                ),
                 old,
-                text=old.text if change.text is None else change.text.text,
-                token_count=old.token_count if change.text is None else change.text.token_count,
-                tags=old.tags if change.tags is None else change.tags,
-                metadata=old.metadata if change.metadata is None else change.metadata,
-                origin=replace(old.origin, taint=_taint_after(old, change)),
+                change,
             )
             if new == old:
                 _check_revision(old, change)
@@ -188,10 +191,11 @@ class PostgresPassageHistory:
             if row is None or row.deleted:
                 raise UnavailableError("Send the passage again.", retry_after=0.0)
             old = to_passage(row)
-            new = replace(old, tags=tuple(sorted({*old.tags, *tags})))
-            if new.tags == old.tags:
+            change = PassageChange(author)
+            new = _labelled(replace(old, tags=tuple(sorted({*old.tags, *tags}))), old, change)
+            if new == old:
                 return old
-            return await _apply(connection, row, new, PassageChange(author), Operation.UPDATE, now)
+            return await _apply(connection, row, new, change, Operation.UPDATE, now)
 
     async def delete(self, passage_id: str, author: Author, now: datetime) -> None:
         """Hides a passage, with its row locked."""
@@ -321,17 +325,19 @@ async def _as_it_was(connection: AsyncConnection, passage: Passage, revision: in
     return replace(was, origin=replace(passage.origin, taint=taint))
 
 
-def _taint_after(old: Passage, change: PassageChange) -> tuple[str, ...]:
-    """Returns the taint labels of a passage after an update.
+def _labelled(new: Passage, old: Passage, change: PassageChange) -> Passage:
+    """Returns a passage after an update, with its taint labels.
 
-    A new text of a person replaces the labels; a new text of a run only adds labels.
+    A new text of a person replaces the labels; every other change only adds those of its author.
     """
     had, origin = old.origin.taint, change.author.origin
-    if change.text is None:
-        return had
-    if not origin.run_id:
-        return origin.taint
-    return had + tuple(label for label in origin.taint if label not in had)
+    if change.text is not None and not origin.run_id:
+        taint = origin.taint
+    elif change.text is None and new == old:
+        taint = had
+    else:
+        taint = had + tuple(label for label in origin.taint if label not in had)
+    return replace(new, origin=replace(new.origin, taint=taint))
 
 
 def _with_version(passage: Passage, row: Row[Any]) -> Passage:

@@ -194,9 +194,12 @@ class ArchivalTools:
             note: dict[str, Any] = {
                 "message": "Nothing was stored: archival memory holds this very text already."
             }
-            if arguments.get("tags"):
-                note["tags"] = list(response.passage.tags)
-            return Output(note, archival_changed="tags" in note)
+            if not arguments.get("tags"):
+                return Output(note)
+            # Earlier tags of the passage may have been written under taint.
+            note["tags"] = list(response.passage.tags)
+            taint = taint_from_proto(response.passage.origin.taint)
+            return Output(note, archival_changed=True, taint=taint)
         near = (
             label for near_duplicate in response.near_duplicates for label in near_duplicate.taint
         )
