@@ -194,7 +194,6 @@ class _Answer:
             )
         answer = {**who, "status": status}
         if not self.failed:
-            # A failed tool return carries no labels, so it must not contain the agent's text.
             answer["reply"] = "\n\n".join(self.replies)
         return {**answer, "note": why} if why else answer
 
@@ -250,7 +249,9 @@ class AgentTools:
         message = await self._message(arguments["message"], caller, waits=True)
         answer = await self._ask(call, other, message)
         if answer.failed:
-            raise ToolError("The agent could not answer.", answer.for_model(other))
+            raise ToolError(
+                "The agent could not answer.", answer.for_model(other), taint=answer.taint
+            )
         return Output(answer.for_model(other), taint=answer.taint)
 
     async def _without_waiting(
@@ -330,14 +331,15 @@ class AgentTools:
             else answer.for_model(agent_id, name)
             for (agent_id, name), answer in zip(agents.items(), answers, strict=True)
         ]
-        ends = {result["status"] for result in results}
-        if ends <= {"failed", "unknown"}:
-            raise ToolError("No agent could answer.", results, unknown="unknown" in ends)
         labels = {
             label for answer in answers if isinstance(answer, _Answer) for label in answer.taint
         }
-        shortened = shortened_replies(results, FUNCTION_RETURN_CHAR_LIMIT)
-        return Output(shortened, taint=tuple(sorted(labels)))
+        taint = tuple(sorted(labels))
+        ends = {result["status"] for result in results}
+        if ends <= {"failed", "unknown"}:
+            unknown = "unknown" in ends
+            raise ToolError("No agent could answer.", results, unknown=unknown, taint=taint)
+        return Output(shortened_replies(results, FUNCTION_RETURN_CHAR_LIMIT), taint=taint)
 
     async def _ask(
         self, call: ToolCall, agent_id: str, message: common.MessageInput, group_id: str = ""

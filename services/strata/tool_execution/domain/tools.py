@@ -290,6 +290,7 @@ class ToolError(Exception):
         unknown: Whether it is unknown if the call had its effect.
         end: How the run in the sandbox ended, if there was one.
         printed: Its output.
+        taint: Labels of untrusted content that the value may derive from.
     """
 
     def __init__(
@@ -298,6 +299,7 @@ class ToolError(Exception):
         value: Any = None,
         memory_edits: Iterable[MemoryEdit] = (),
         *,
+        taint: Iterable[str] = (),
         unknown: bool = False,
         end: RunStatus | None = None,
         printed: PrintedLines | None = None,
@@ -308,6 +310,7 @@ class ToolError(Exception):
         self.status = ToolStatus.UNKNOWN if unknown else ToolStatus.FAILED
         self.end = end
         self.printed = printed or PrintedLines()
+        self.taint = tuple(taint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,9 @@ class CallExecutor:
             status, value = ToolStatus.OK, output.value
         except ToolError as error:
             status, value = error.status, error.value
-            output = Output(None, memory_edits=error.memory_edits, printed=error.printed)
+            output = Output(
+                None, memory_edits=error.memory_edits, printed=error.printed, taint=error.taint
+            )
         now = self._clock.now().astimezone(zone_of(caller.timezone))
         tool = self._tools.get(call.name)
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT
