@@ -267,6 +267,27 @@ async def test_files_of_a_folder_are_read_although_the_agent_loop_was_away_when_
     await eventually(ingested(system, agent))
 
 
+async def test_ingestion_that_fails_stays_recorded_although_a_concurrent_one_has_ended(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await system.make_agent(enable_sleeptime=True)
+    folder = await folder_with(system, {"rules.txt": "No shoes."})
+    url = system.urls["gateway"].admin_url
+
+    async def is_away(*_: object) -> None:
+        # A second folder is attached meanwhile: its record replaces this one, and is deleted.
+        statement = "DELETE FROM gateway.open_ingestions WHERE agent_id = $1"
+        await execute(url, statement, agent.id)
+        raise UnavailableError("The agent loop is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AgentLifecycle, "get", is_away)
+        await attach(system, agent, folder)
+    assert await has_open_ingestion(system, agent)
+    await repeat_ingestions(system)
+    await eventually(ingested(system, agent))
+
+
 async def test_files_of_a_folder_are_read_although_the_gateway_died_when_it_was_attached(
     system: System, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,14 @@ class DocumentIngestion:
         """
         if await self._ingest_quietly(ingestion.agent_id):
             await self._end(ingestion)
+            return
+        try:
+            # A concurrent ingestion of the agent may have replaced the record and ended.
+            await self._open_ingestions.begin(ingestion)
+        except StrataError as error:
+            _log.warning(
+                "ingestion not recorded again", agent_id=ingestion.agent_id, error=repr(error)
+            )
 
     async def _end(self, ingestion: OpenIngestion) -> None:
         try:
