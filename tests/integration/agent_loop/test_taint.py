@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from doubles.script import Call, Reply, say
+from doubles.script import Call, ModelCall, Reply, say
 from inner_services import InnerServices
 from run_events import RunEvents
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
@@ -165,6 +167,33 @@ async def test_tainted_memory_taints_conversations_until_a_person_rewrites_it(po
     ran = await post.run(agent, SENDS, say("Sent."), conversation_id=await post.conversation(agent))
     assert not waits(ran)
     assert "untrusted" not in post.services.model.requests[-1].system
+
+
+async def test_the_text_of_an_edit_conflict_taints(post: Post) -> None:
+    agent = await post.agent("memory_replace")
+    origin = block_pb.EditOrigin(agent_id=agent.id, run_id=new_id("run"), taint=[WEB])
+
+    async def edit_by_another_run() -> None:
+        rethink = block_pb.RethinkEdit(new_memory="Name: Eve")
+        edit = block_pb.EditBlockRequest(
+            agent_id=agent.id, label="human", rethink=rethink, origin=origin
+        )
+        await post.services.blocks.EditBlock(edit)
+
+    # The model server calls without the credentials of the test.
+    context = contextvars.copy_context()
+
+    async def meanwhile(request: ModelCall) -> None:
+        post.services.model.meanwhile = None
+        await asyncio.create_task(edit_by_another_run(), context=context)
+
+    post.services.model.meanwhile = meanwhile
+    replaces = Call("memory_replace", {"label": "human", "old_str": "Ada", "new_str": "Ida"})
+    ran = await post.run(agent, Reply(calls=(replaces,)), SENDS)
+    assert "Name: Eve" in ran.tool_returns[0].content
+    assert list(ran.tool_returns[0].taint) == [WEB]
+    assert waits(ran)
+    assert taints(ran) == [[], [WEB]]
 
 
 async def test_passage_written_under_taint_taints_later_searches(post: Post) -> None:

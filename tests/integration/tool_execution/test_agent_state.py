@@ -289,6 +289,12 @@ async def test_untrusted_content_taints_the_changed_block(
     marks = set((await tools.block("human")).taint)
     assert marks == {message_pb2.PROVENANCE_MCP, message_pb2.PROVENANCE_WEB}
 
+    await put(registry, source("raise ValueError(memory.get_block('human').value)"))
+    (ended,) = await tools.run(("stateful", {}), own=["stateful"])
+    assert ended.tool_return.status == message_pb2.TOOL_STATUS_FAILED
+    assert "City: Graz" in ended.tool_return.content
+    assert set(ended.tool_return.taint) == marks
+
 
 async def test_secrets_do_not_get_into_memory(tools: Tools, registry: Any) -> None:
     await registry.PutSecret(pb.PutSecretRequest(name="TOKEN", value="very-secret-value"))

@@ -9,7 +9,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import AbortedError, Reason, StrataError
 from strata.shared.convert import block_edits
-from strata.shared.convert.messages import labels_to_proto
+from strata.shared.convert.messages import labels_to_proto, taint_from_proto
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.tool_catalogue import FINISH_RETHINKING_MEMORY, RETHINK_USER_MEMORY
 from strata.shared.tool_schemas import integer, parameters, text
@@ -276,7 +276,9 @@ class MemoryTools:
         return ToolError(
             f"Memory block '{label}' was changed by others since you read it, and your edit"
             " overlaps with their change. Nothing was done. Make your edit again on its current"
-            f" text, and keep what they wrote unless it is wrong:\n{text}"
+            f" text, and keep what they wrote unless it is wrong:\n{text}",
+            # The prompt may show an earlier text, without these labels.
+            taint=taint_from_proto(response.block.taint),
         )
 
 

@@ -313,10 +313,15 @@ class OwnTools:
         if not takes_agent_state(tool):
             return (await self._runners.sandbox.run(tool, arguments, self._runnable.sealed)).output
         state = await self._runners.memory.read(caller.agent_id)
-        ran = await self._runners.sandbox.run(tool, arguments, self._runnable.sealed, state)
-        # The new texts may contain untrusted content that the tool or the model has read.
-        written = (*caller.taint, *(("web",) if tool.reads_web else ()))
-        edits = await self._runners.memory.store(call, caller, state, ran.blocks, written)
+        try:
+            ran = await self._runners.sandbox.run(tool, arguments, self._runnable.sealed, state)
+            # The new texts may contain untrusted content that the tool or the model has read.
+            written = (*caller.taint, *(("web",) if tool.reads_web else ()))
+            edits = await self._runners.memory.store(call, caller, state, ran.blocks, written)
+        except ToolError as error:
+            # The message may be that of an exception of the tool, which has read the memory.
+            error.taint = (*error.taint, *state.taint)
+            raise
         return replace(ran.output, memory_edits=edits, taint=state.taint)
 
 
