@@ -143,30 +143,36 @@ _LARGE = text(
 _DESTROY_SOME = destroy_sql(
     "p.archive_id = :archive", limit=f"ORDER BY p.create_time, p.id LIMIT :count {LOCK_PASSAGES}"
 )
-# Reads only the most frequent tags, in index order: there may be any number of tags.
+# Reads only the most frequent tags, in index order: there may be any number of tags. Archives and
+# tags are read once: a scan more takes as long as the rows that it finds.
 _STATS = text(
-    f"""
-    WITH {_EXPIRED.format(which=_OF_AGENT)}, attached AS (
-        SELECT archive_id FROM archival.agent_archives
-        WHERE project_id = :project AND agent_id = :agent
+    """
+    WITH attached AS MATERIALIZED (
+        SELECT a.id, a.passage_count,
+               CASE WHEN a.time_to_live > 0
+                    THEN now() - a.time_to_live * interval '1 second' END AS cutoff
+        FROM archival.agent_archives x CROSS JOIN LATERAL (
+            SELECT * FROM archival.archives
+            WHERE project_id = :project AND id = x.archive_id OFFSET 0) a
+        WHERE x.project_id = :project AND x.agent_id = :agent
+    ), expired AS (
+        SELECT p.tags FROM archival.passages p, attached e
+        WHERE e.cutoff IS NOT NULL AND p.project_id = :project AND p.archive_id = e.id
+          AND NOT p.purge AND NOT p.deleted AND p.create_time <= e.cutoff
     ), frequent_tags AS (
         SELECT n.tag, n.count FROM attached CROSS JOIN LATERAL (
             SELECT tag, count FROM archival.archive_tags t
-            WHERE t.project_id = :project AND t.archive_id = attached.archive_id AND t.count > 0
-            ORDER BY t.count DESC, t.tag LIMIT :most) n
+            WHERE t.project_id = :project AND t.archive_id = attached.id AND t.count > 0
+            ORDER BY t.count DESC, t.tag LIMIT :counted) n
     )
-    SELECT (SELECT coalesce(sum(a.passage_count), 0) FROM archival.archives a, attached
-             WHERE a.project_id = :project AND a.id = attached.archive_id)
+    SELECT (SELECT coalesce(sum(passage_count), 0) FROM attached)
            - (SELECT count(*) FROM expired) AS passages,
            ARRAY(SELECT tag FROM (
                SELECT tag, count FROM frequent_tags
                UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) used
              GROUP BY tag HAVING sum(count) > 0 ORDER BY sum(count) DESC, tag LIMIT :most)
                AS tags,
-           (SELECT count(DISTINCT n.tag) FROM attached CROSS JOIN LATERAL (
-               SELECT tag FROM archival.archive_tags t
-               WHERE t.project_id = :project AND t.archive_id = attached.archive_id AND t.count > 0
-               ORDER BY t.count DESC, t.tag LIMIT :counted) n) AS tag_count
+           (SELECT count(DISTINCT tag) FROM frequent_tags) AS tag_count
     """
 )
 _TAGS = text(
