@@ -355,7 +355,9 @@ async def test_an_archive_that_is_deleted_meanwhile_takes_no_passage(
     async with gate(urls.admin_url, "archival.passages", "INSERT", "true") as connection:
         inserting = asyncio.create_task(
             stores.passages.insert(
-                ArchiveRef(archive_id=made.id), [new_passage("late")], archive("x")
+                ArchiveRef(archive_id=made.id),
+                [new_passage("late"), new_passage("too late")],
+                archive("x"),
             )
         )
         # It has read which archive it stores in, and locked nothing yet.
@@ -365,6 +367,26 @@ async def test_an_archive_that_is_deleted_meanwhile_takes_no_passage(
         await inserting
     assert caught.value.reason is Reason.ARCHIVE_NOT_FOUND
     assert await texts_left(stores) == set()
+
+
+async def test_a_single_passage_waits_for_the_deletion_of_its_archive(
+    stores: Stores, urls: Any
+) -> None:
+    made = await stores.archives.create(archive("notes"), "", RequestKey())
+    place = ArchiveRef(archive_id=made.id)
+    await stores.passages.insert(place, [new_passage("before")], archive("x"))
+    async with gate(urls.admin_url, "archival.passages", "UPDATE", "true") as connection:
+        deleting = asyncio.create_task(stores.archives.delete(made.id))
+        await waiting_sessions(connection, 1)
+        inserting = asyncio.create_task(
+            stores.passages.insert(place, [new_passage("late")], archive("x"))
+        )
+        await waiting_sessions(connection, 2)
+    await deleting
+    with pytest.raises(NotFoundError) as caught:
+        await inserting
+    assert caught.value.reason is Reason.ARCHIVE_NOT_FOUND
+    assert await texts_left(stores) == {""}
 
 
 async def texts_left(stores: Stores) -> set[str]:
@@ -425,15 +447,39 @@ async def test_another_project_sees_nothing(stores: Stores) -> None:
                 await missing
 
 
-async def test_an_insert_costs_two_statements_and_one_commit(stores: Stores) -> None:
+async def test_an_insert_of_one_passage_costs_one_statement(stores: Stores) -> None:
+    agent = new_id("agent")
+    # The first one creates the archive.
+    (first,) = await stores.insert(agent, "first")
+    counters = stores.database.statistics
+    for place in (ArchiveRef(agent_id=agent), ArchiveRef(archive_id=first.passage.archive_id)):
+        new = [new_passage(f"fact {place}", ("a", "b"))]
+        before = (counters.statements, counters.transactions)
+        await stores.passages.insert(place, new, archive("mine"))
+        assert (counters.statements - before[0], counters.transactions - before[1]) == (1, 0)
+
+
+async def test_an_insert_of_several_passages_costs_two_statements_and_one_commit(
+    stores: Stores,
+) -> None:
     agent = new_id("agent")
     await stores.insert(agent, "first")
     counters = stores.database.statistics
     for number in range(3):
-        new = [new_passage(f"fact {number}", ("a", "b"))]
+        new = [new_passage(f"{what} {number}", ("a", "b")) for what in ("fact", "note")]
         before = (counters.statements, counters.commits)
         await stores.passages.insert(ArchiveRef(agent_id=agent), new, archive("mine"))
         assert (counters.statements - before[0], counters.commits - before[1]) == (2, 1)
+
+
+async def test_a_passage_goes_to_the_archive_that_the_agent_has_now(stores: Stores) -> None:
+    """The store of passages remembers the own archives of agents, and does not see a deletion."""
+    agent = new_id("agent")
+    (old,) = await stores.insert(agent, "old")
+    await stores.archives.delete(old.passage.archive_id)
+    (new,) = await stores.insert(agent, "new")
+    assert new.passage.archive_id != old.passage.archive_id
+    assert (await stores.archives.stats(agent)).passage_count == 1
 
 
 def test_the_content_hash_depends_on_the_text_only() -> None:

@@ -35,6 +35,7 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.shared.context import current_project
+from strata.shared.db import Database
 from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
 from strata.shared.text_work import run_text_work
@@ -70,21 +71,36 @@ _OWN_ARCHIVE = text(
     SELECT :project, :own_agent_id, id FROM created
     """
 )
-_INSERT = text(
-    f"""
+# The archive is locked against its deletion, and before the passage, as `LOCK_PASSAGES` does.
+_TARGET = """, target AS MATERIALIZED (
+        SELECT FROM archival.archives
+        WHERE project_id = :project AND id = :archive AND time_to_live = 0
+          AND (CAST(:agent AS text) = '' OR own_agent_id = CAST(:agent AS text))
+        FOR KEY SHARE
+    )"""
+
+
+def _insert_sql(*, alone: bool) -> str:
+    """Returns the statement that inserts passages which are not stored yet.
+
+    Args:
+        alone: Whether it is the only statement of its transaction. It then inserts nothing if the
+            archive is missing, is not the agent's own one, or has a time-to-live.
+    """
+    return f"""
     WITH record AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
-    ), added AS (
+    ){_TARGET if alone else ""}, added AS (
         INSERT INTO archival.passages (
             {INSERT_COLUMNS}, update_time, near_ids, request_id, change_digest, revision,
             indexed_revision, deleted, purge)
         SELECT :project, :archive, {RECORD_COLUMNS}, r.store_time, {near_sql("r")}, :request,
                :digest, 1, 0, false, false
-        FROM record r
+        FROM record r{" CROSS JOIN target" if alone else ""}
         ON CONFLICT DO NOTHING RETURNING id, tags, near_ids
     ), counted AS (
         UPDATE archival.archives SET passage_count = passage_count + (SELECT count(*) FROM added)
-        WHERE project_id = :project AND id = :archive RETURNING id
+        WHERE project_id = :project AND id = :archive AND EXISTS (SELECT FROM added) RETURNING id
     ), tagged AS (
         INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)
         SELECT :project, :archive, tag, count(*) FROM added, unnest(added.tags) AS tag
@@ -110,7 +126,10 @@ _INSERT = text(
             WHERE project_id = :project AND id = near_id OFFSET 0) n
     ) near
     """
-)
+
+
+_INSERT = text(_insert_sql(alone=False))
+_INSERT_ALONE = text(_insert_sql(alone=True))
 _SAME = text(
     f"""
     SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
@@ -118,6 +137,34 @@ _SAME = text(
       AND p.content_hash = ANY(CAST(:hashes AS text[]))
     """
 )
+
+
+async def insert_alone(
+    database: Database, archive_ref: ArchiveRef, passage: NewPassage, request: RequestKey
+) -> InsertedPassage | None:
+    """Stores a passage with one statement, which is the whole transaction.
+
+    Args:
+        database: The database.
+        archive_ref: The archive; if an agent is set too, only if the archive is the agent's own.
+        passage: The passage, without a vector.
+        request: The request.
+
+    Returns:
+        The new passage. None if nothing was stored, for any reason; `insert_passages` then finds
+        the reason, or stores the passage.
+    """
+    archive_id = archive_ref.archive_id
+    values = {
+        "project": current_project(),
+        "archive": archive_id,
+        "agent": archive_ref.agent_id,
+        "records": await _records([passage], archive_id),
+        "request": request.id,
+        "digest": request.digest,
+    }
+    row = (await database.execute(_INSERT_ALONE, values)).one_or_none()
+    return None if row is None else _inserted(passage, archive_id, row)
 
 
 async def insert_passages(
@@ -179,9 +226,7 @@ async def _store(
         UnavailableError: A passage with the same text was deleted meanwhile.
     """
     archive_id = values["archive"]
-    records = await run_text_work(
-        (item.content.text for item in passages), lambda: to_records(passages, archive_id)
-    )
+    records = await _records(passages, archive_id)
     rows = await connection.execute(_INSERT, {**values, "records": records})
     rows_by_id = {row.id: row for row in rows}
     if not all(row.archive_exists for row in rows_by_id.values()):
@@ -200,16 +245,25 @@ async def _store(
     inserted = []
     for item in passages:
         if item.id in rows_by_id:
-            row = rows_by_id[item.id]
-            passage = _as_stored(item, archive_id, tuple(row.near_ids))
-            taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
-            inserted.append(InsertedPassage(passage, False, tuple(row.near_texts), taints))
+            inserted.append(_inserted(item, archive_id, rows_by_id[item.id]))
         elif item.content_hash in stored_ids:
             inserted.append(InsertedPassage(stored_ids[item.content_hash], duplicate=True))
         else:
             # The conflicting passage was deleted concurrently.
             raise UnavailableError("Send the passages again.", retry_after=0.0)
     return inserted
+
+
+async def _records(passages: Sequence[NewPassage], archive_id: str) -> str:
+    return await run_text_work(
+        (item.content.text for item in passages), lambda: to_records(passages, archive_id)
+    )
+
+
+def _inserted(item: NewPassage, archive_id: str, row: Row[Any]) -> InsertedPassage:
+    passage = _as_stored(item, archive_id, tuple(row.near_ids))
+    taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
+    return InsertedPassage(passage, False, tuple(row.near_texts), taints)
 
 
 async def _own_archive(

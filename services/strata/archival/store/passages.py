@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from strata.archival.domain.passages import (
 )
 from strata.archival.domain.store import NOT_REPEATABLE
 from strata.archival.store.archives import missing_agent, missing_archive
-from strata.archival.store.insertion import insert_passages
+from strata.archival.store.insertion import insert_alone, insert_passages
 from strata.archival.store.receipts import RECEIPTS
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
@@ -69,6 +70,7 @@ _MISSING_ARCHIVE = text(
     """
 )
 _WAITING = "p.indexed_revision < p.revision"
+_MOST_OWN_ARCHIVES = 1000
 
 
 class PostgresPassageStore:
@@ -76,6 +78,8 @@ class PostgresPassageStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # By project and agent. It may be outdated: the statement that uses it verifies it.
+        self._own_archives: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def insert(
         self,
@@ -85,8 +89,21 @@ class PostgresPassageStore:
         request: RequestKey = NOT_REPEATABLE,
     ) -> list[InsertedPassage]:
         """Stores passages; creates the agent's own archive if needed."""
+        owner = (current_project(), archive_ref.agent_id)
+        archive_id = archive_ref.archive_id or self._own_archives.get(owner, "")
+        if archive_id and len(passages) == 1 and passages[0].vector is None:
+            known = replace(archive_ref, archive_id=archive_id)
+            new = await insert_alone(self._database, known, passages[0], request)
+            if new is not None:
+                return [new]
         async with self._database.transaction() as connection:
-            return await insert_passages(connection, archive_ref, passages, template, request)
+            inserted = await insert_passages(connection, archive_ref, passages, template, request)
+        if archive_ref.agent_id and inserted:
+            self._own_archives[owner] = inserted[0].passage.archive_id
+            self._own_archives.move_to_end(owner)
+            if len(self._own_archives) > _MOST_OWN_ARCHIVES:
+                self._own_archives.popitem(last=False)
+        return inserted
 
     async def progress(self, request: RequestKey) -> UploadProgress:
         """Returns the stored progress of an upload."""
