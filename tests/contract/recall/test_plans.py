@@ -79,6 +79,20 @@ async def test_neighbours_are_read_by_position_in_a_table_that_has_just_grown(
         assert "Seq Scan" not in plan
 
 
+async def test_the_ids_of_a_long_window_are_not_compressed(database: Database) -> None:
+    """Each turn writes them twice, and to compress them takes longer than to write them."""
+    _, conversation, _ = await grown(database, 200)
+    async with database.transaction(read_only=True) as connection:
+        row = await connection.execute(
+            text(
+                "SELECT pg_column_compression(message_ids) AS method, cardinality(message_ids) AS n"
+                " FROM recall.windows WHERE conversation_id = :conversation"
+            ),
+            {"conversation": conversation},
+        )
+        assert tuple(row.one()) == (None, 200)
+
+
 async def test_neighbours_are_not_planned_anew_for_each_search(database: Database) -> None:
     """To plan the statement takes three times as long as to run it."""
     _, _, messages = await grown(database, 40)
