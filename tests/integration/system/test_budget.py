@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SQL_PLAIN = 9
 """With BEGIN and COMMIT: eight, and the API key, which is read twice a minute."""
-SQL_PER_TOOL_STEP = 17
+SQL_PER_TOOL_STEP = 14
 """Without the writes of events, whose number depends on the moments in which calls end."""
 COMMITS_PER_STEP = 3
 COMMITS_OF_THE_RUN = 2
