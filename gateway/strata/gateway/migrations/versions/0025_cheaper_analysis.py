@@ -1,12 +1,12 @@
 """Columns of runs and events that are in no condition have no statistics.
 
-Revision ID: 0024
+Revision ID: 0025
 """
 
 from alembic import op
 
-revision = "0024"
-down_revision = "0023"
+revision = "0025"
+down_revision = "0024"
 branch_labels = None
 depends_on = None
 
