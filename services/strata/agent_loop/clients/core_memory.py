@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from datetime import UTC
 
 import grpc.aio
@@ -25,6 +24,7 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.shared.context import current_project
 from strata.shared.convert.messages import labels_from_proto
+from strata.shared.record_fields import replace
 from strata.shared.tool_catalogue import GROUP_TOOLS
 
 _SECTIONS = 512

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -26,6 +25,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution
 from strata.shared.bidi_call import call_and_answer
 from strata.shared.context import current_project
 from strata.shared.logs import get_logger
+from strata.shared.record_fields import replace
 from strata.shared.tool_catalogue import CODE_TOOLS
 
 _TOOLSETS = 256

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from strata.agent_loop.convert.messages import window_from_proto
 from strata.agent_loop.domain.conversation.messages import Window
 from strata.agent_loop.domain.ports import CommittedStep
 from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.shared.record_fields import replace
 
 WINDOW_CACHE_BYTES = 16 << 20
 """Size of the cache of windows: some 4,000 messages."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import TextPart
@@ -19,6 +17,7 @@ from strata.agent_loop.prompts.system_message import (
 from strata.protocol.errors import DataLossError
 from strata.shared.clock import Clock
 from strata.shared.messages import MessageRole
+from strata.shared.record_fields import replace
 
 
 class WorkingWindow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import replace
 
 from strata.agent_loop.domain.model.chat import (
     FinishReason,
@@ -25,6 +24,7 @@ from strata.shared.json_text import (
     parse_json,
     storable_text,
 )
+from strata.shared.record_fields import replace
 from strata.shared.tool_arguments import STEPS_ON_EVENT_LOOP, ArgumentsError, fit_arguments
 
 _MAX_SHOWN = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from strata.agent_loop.context.packaging import bounded_returns, limit_images, pack_heartbeat
 from strata.agent_loop.domain.conversation.messages import Message
@@ -16,6 +15,7 @@ from strata.shared.clock import Clock
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.provenance import Provenance
+from strata.shared.record_fields import replace
 
 
 class StepMessages:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from strata.agent_loop.compaction.compactor import Compactor
@@ -82,6 +82,7 @@ from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 from strata.shared.messages import MessageRole
 from strata.shared.provenance import Taint, taint_of
+from strata.shared.record_fields import replace
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from strata.agent_loop.domain.model.chat import (
@@ -16,6 +16,7 @@ from strata.agent_loop.domain.model.chat import (
 from strata.agent_loop.domain.model.errors import UnknownModelError
 from strata.agent_loop.models.known_models import KnownModel
 from strata.agent_loop.models.presets.table import known_model, quirks_of
+from strata.shared.record_fields import replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -44,6 +43,7 @@ from strata.shared.db.async_engine import AsyncConnection
 from strata.shared.db.errors import driver_error
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError, answered_or
+from strata.shared.record_fields import replace
 
 _THIS = "project_id = :project AND id = :id"
 _SET_VALUES = ", ".join(

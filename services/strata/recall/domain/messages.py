@@ -22,11 +22,12 @@ reads only a few of their fields:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
 from strata.shared.messages import MessageRole
+from strata.shared.record_fields import replace
 from strata.shared.usage import Usage
 
 Part = Mapping[str, Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 
 from strata.recall.domain.messages import Message
 from strata.recall.domain.query_roles import query_role
@@ -15,6 +14,7 @@ from strata.recall.search.index import MessageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
 from strata.shared.messages import MessageRole
+from strata.shared.record_fields import replace
 from strata.shared.search.outdated import DatedText
 from strata.shared.search.pipeline import SearchExplanation, SearchPipeline
 from strata.shared.search.reranking.result_order import Reranking

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid5
 
 from strata.protocol.images import ImageHeader
+from strata.shared.cached_property import CachedProperty
 from strata.shared.memory_edits import MemoryEdit, revisions_after
 from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import RunStatus
@@ -133,12 +133,12 @@ class Tool:
         """Whether it may return untrusted content: it reads pages, or has network access."""
         return self.from_web or (self.own is not None and bool(self.own.allowed_hosts))
 
-    @cached_property
+    @CachedProperty
     def id(self) -> str:
         """The id; built-in tools have fixed ids."""
         return self.own.id if self.own is not None else f"tool-{uuid5(_ID_NAMESPACE, self.name)}"
 
-    @cached_property
+    @CachedProperty
     def version(self) -> str:
         """Hash of the definition."""
         definition: list[Any] = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -37,6 +36,7 @@ from strata.shared.convert.usage import usage_to_proto
 from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.message_inputs import content_violations
 from strata.shared.provenance import Provenance
+from strata.shared.record_fields import replace
 from strata.shared.response_formats import response_format_violations
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs.convert import runs as convert
 from strata.gateway.runs.domain.runs import Dispatch, NewRun, Run, is_group
 from strata.shared.context import RequestContext, current
+from strata.shared.record_fields import replace
 from strata.shared.tracing.spans import Span, SpanKind, Tracer
 from strata.shared.tracing.trace_context import make_traceparent, new_trace_id, parse_traceparent
 

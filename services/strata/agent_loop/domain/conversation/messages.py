@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
 from typing import TypeAlias
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest, ApprovalResponse
 from strata.agent_loop.domain.model.chat import ImagePart, ReasoningPart, TextPart, ToolCall
 from strata.agent_loop.domain.model.derived import Derived
+from strata.shared.cached_property import CachedProperty
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.usage import Usage
@@ -141,12 +141,12 @@ class Message(Derived):
     create_time: datetime | None = None
     copied: bool = False
 
-    @cached_property
+    @CachedProperty
     def hidden(self) -> bool:
         """Whether it is a system message with the user's role, which clients are not shown."""
         return self.role is MessageRole.USER and self.provenance == (Provenance.SYSTEM,)
 
-    @cached_property
+    @CachedProperty
     def labels(self) -> tuple[Provenance, ...]:
         """Its labels and the labels of its tool returns, each once."""
         labels = list(self.provenance)
@@ -156,33 +156,33 @@ class Message(Derived):
             labels += tool_return.taint
         return tuple(dict.fromkeys(labels))
 
-    @cached_property
+    @CachedProperty
     def text(self) -> str:
         """All visible text, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
-    @cached_property
+    @CachedProperty
     def images(self) -> tuple[ImagePart, ...]:
         """All images, including images of tool returns."""
         own = tuple(part for part in self.parts if isinstance(part, ImagePart))
         return (*own, *(image for tool_return in self.tool_returns for image in tool_return.images))
 
-    @cached_property
+    @CachedProperty
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls of an assistant message."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
-    @cached_property
+    @CachedProperty
     def approval_request(self) -> ApprovalRequest | None:
         """The approval request in the message, if any."""
         return next((part for part in self.parts if isinstance(part, ApprovalRequest)), None)
 
-    @cached_property
+    @CachedProperty
     def approval_response(self) -> ApprovalResponse | None:
         """The approval response in the message, if any."""
         return next((part for part in self.parts if isinstance(part, ApprovalResponse)), None)
 
-    @cached_property
+    @CachedProperty
     def tool_returns(self) -> tuple[ToolReturn, ...]:
         """The returns of a tool message."""
         return tuple(part for part in self.parts if isinstance(part, ToolReturn))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
 from strata.agent_loop.domain.conversation.approvals import ApprovalRequest
@@ -13,6 +13,7 @@ from strata.agent_loop.domain.run.runs import RunOutcome
 from strata.agent_loop.domain.tools import ToolResult
 from strata.protocol.errors import Reason
 from strata.shared.provenance import Taint
+from strata.shared.record_fields import replace
 from strata.shared.usage import Usage
 
 

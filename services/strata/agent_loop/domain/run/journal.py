@@ -30,6 +30,7 @@ from strata.shared.idempotency.keys import is_request_id
 from strata.shared.memory_edits import MemoryEdit
 from strata.shared.messages import ToolStatus
 from strata.shared.provenance import Provenance
+from strata.shared.record_fields import members_of
 from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.usage import Usage
 
@@ -123,11 +124,11 @@ def reply_to_json(
     """Returns the stored form of a reply with its prompt snapshot and rules."""
     return {
         "content": [_part_to_json(part) for part in reply.content],
-        "tool_calls": [asdict(call) for call in reply.tool_calls],
+        "tool_calls": [members_of(call) for call in reply.tool_calls],
         "finish_reason": reply.finish_reason.value,
-        "usage": asdict(reply.usage),
+        "usage": members_of(reply.usage),
         "model": reply.model,
-        "seen": asdict(snapshot),
+        "seen": members_of(snapshot),
         "rules": None if rules is None else [rule_to_json(rule) for rule in rules],
     }
 
