@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Protocol, Self, TypeAlias
 
 from strata.agent_loop.domain.model.derived import Derived
 from strata.agent_loop.domain.model.quirks import NO_QUIRKS, Quirks
 from strata.shared.blank_text import is_blank
+from strata.shared.cached_property import CachedProperty
 from strata.shared.text_bytes import text_bytes
 from strata.shared.tool_size import tool_bytes
 from strata.shared.usage import Usage
@@ -149,17 +149,17 @@ class ChatMessage(Derived):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 
-    @cached_property
+    @CachedProperty
     def text(self) -> str:
         """All visible text, joined."""
         return "".join([part.text for part in self.content if isinstance(part, TextPart)])
 
-    @cached_property
+    @CachedProperty
     def images(self) -> tuple[ShownImage, ...]:
         """All images."""
         return tuple([part for part in self.content if isinstance(part, ShownImage)])
 
-    @cached_property
+    @CachedProperty
     def size_bytes(self) -> int:
         """UTF-8 bytes of its texts, reasoning and calls, plus the weights of its images."""
         size = sum([_part_bytes(part) for part in self.content])
@@ -189,7 +189,7 @@ class ChatMessage(Derived):
 
 
 @dataclass(frozen=True)
-class ToolSchema:
+class ToolSchema(Derived):
     """A tool that is offered to the model.
 
     Attributes:
@@ -205,7 +205,7 @@ class ToolSchema:
     parameters: JsonSchema
     strict: bool = False
 
-    @cached_property
+    @CachedProperty
     def size_bytes(self) -> int:
         """UTF-8 bytes of the tool as sent; cached, because a turn reads them several times."""
         return tool_bytes(self.name, self.description, self.parameters)

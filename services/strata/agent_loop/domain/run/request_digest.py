@@ -10,16 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from strata.agent_loop.domain.conversation.messages import Message
-from strata.agent_loop.domain.model.chat import ChatMessage, ChatRole, ModelRequest, TextPart
+from strata.agent_loop.domain.model.chat import (
+    ChatMessage,
+    ChatRole,
+    ModelRequest,
+    TextPart,
+    ToolSchema,
+)
+from strata.shared.record_fields import field_names, members_of
 
 _DIGEST_BYTES = 16
-_OPTIONS = tuple(field.name for field in fields(ModelRequest) if field.name != "messages")
+_OPTIONS = tuple(name for name in field_names(ModelRequest) if name not in ("messages", "tools"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,10 @@ def digest_request(
 
 def options_json(request: ModelRequest) -> str:
     """Returns the canonical JSON of a request without its messages."""
-    return json_of({name: getattr(request, name) for name in _OPTIONS})
+    # The tools are most of it, and the same in most requests of an agent.
+    tools = ",".join([tool.derived(_tool_json, None) for tool in request.tools])
+    others = json_of({name: getattr(request, name) for name in _OPTIONS})
+    return f'{{"tools":[{tools}],{others[1:]}'
 
 
 def message_json(message: ChatMessage) -> str:
@@ -123,6 +132,10 @@ def _digest(digests: Iterable[bytes]) -> bytes:
     return hashlib.sha256(b"".join(digests)).digest()[:_DIGEST_BYTES]
 
 
+def _tool_json(tool: ToolSchema, _: None) -> str:
+    return json_of(tool)
+
+
 def _message_digest(message: ChatMessage, _: None) -> bytes:
     return digest_of_text(message_json(message))
 
@@ -147,9 +160,8 @@ def _plain_message(message: ChatMessage) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        kind: Any = type(value)
-        fields = [(name, getattr(value, name)) for name in _field_names(kind)]
-        return {name: member for name, member in fields if not isinstance(member, bytes)}
+        members = members_of(value).items()
+        return {name: member for name, member in members if not isinstance(member, bytes)}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
@@ -157,11 +169,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return list(value)
     raise TypeError(f"{type(value).__name__} has no canonical form")
-
-
-@cache
-def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
 
 
 def _ranges(sequences: Sequence[int]) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ from strata.agent_loop.models.conversation_repair import (
     without_system_role,
 )
 from strata.agent_loop.models.openai_api.plain_schema import to_plain
+from strata.agent_loop.models.openai_api.request_json import KeptObject
 from strata.agent_loop.models.refused_parameters import Refusals
 from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
 from strata.agent_loop.models.strict_schema import to_strict
@@ -180,7 +181,10 @@ def build(
             tools = [tool for tool in tools if tool.name == choice.name]
             choice = ToolChoice.required()
         body["tools"] = [
-            _plain_tool(tool) if quirks.plain_schemas else _tool(tool, official) for tool in tools
+            tool.derived(_plain_tool, None)
+            if quirks.plain_schemas
+            else tool.derived(_tool, official)
+            for tool in tools
         ]
         body["tool_choice"] = _tool_choice(choice)
         body["parallel_tool_calls"] = settings.parallel_tool_calls if parallel is None else parallel
@@ -430,22 +434,22 @@ def _image(part: ShownImage) -> dict[str, Any]:
     return {"type": "image_url", "image_url": address}
 
 
-def _tool(tool: ToolSchema, official: bool) -> dict[str, Any]:
+def _tool(tool: ToolSchema, official: bool) -> KeptObject:
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     strict = to_strict(tool.parameters) if official and tool.strict else None
     function["parameters"] = strict or dict(tool.parameters)
     if strict:
         function["strict"] = True
-    return {"type": "function", "function": function}
+    return KeptObject(type="function", function=function)
 
 
-def _plain_tool(tool: ToolSchema) -> dict[str, Any]:
+def _plain_tool(tool: ToolSchema, _: None) -> KeptObject:
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     parameters = to_plain(tool.parameters)
     # An object without properties is refused; a tool without parameters is not.
     if parameters.get("properties"):
         function["parameters"] = parameters
-    return {"type": "function", "function": function}
+    return KeptObject(type="function", function=function)
 
 
 def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:

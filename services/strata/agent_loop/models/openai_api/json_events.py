@@ -18,6 +18,8 @@ import anyio
 import httpx2
 from openai import APIConnectionError, APIError, APITimeoutError, AsyncOpenAI, AsyncStream
 
+from strata.agent_loop.models.openai_api.request_json import encoded_request
+
 _DONE = "[DONE]"
 _DECODER = json.JSONDecoder()
 _UNNAMED_ERROR = "An error occurred during streaming"
@@ -213,8 +215,7 @@ class RepeatedRequest:
             openai.APIConnectionError: The server cannot be reached in time.
             openai.APIStatusError: It refuses the request.
         """
-        # As the SDK does.
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        text = encoded_request(body)
         headers = httpx2.Headers(self._headers, encoding="utf-8")
         headers["Content-Length"] = str(len(text))
         # With `content` instead of `stream`, all headers would be assembled once more.

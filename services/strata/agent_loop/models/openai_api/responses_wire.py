@@ -41,6 +41,7 @@ from strata.agent_loop.models.openai_api.chat_completions_wire import (
     says_unsupported,
     schema_format,
 )
+from strata.agent_loop.models.openai_api.request_json import KeptObject
 from strata.agent_loop.models.refused_parameters import Refusals
 from strata.agent_loop.models.reply_forms import ReplyForms, instruction_for
 from strata.agent_loop.models.strict_schema import to_strict
@@ -181,7 +182,7 @@ def build(
         body["text"] = {"format": {"type": "json_object"}}
     if request.tools:
         parallel = request.parallel_tool_calls
-        body["tools"] = [_tool(tool, official) for tool in request.tools]
+        body["tools"] = [tool.derived(_tool, official) for tool in request.tools]
         body["tool_choice"] = _tool_choice(request.tool_choice)
         body["parallel_tool_calls"] = settings.parallel_tool_calls if parallel is None else parallel
     return {name: value for name, value in body.items() if not learnt.without.covers(name, value)}
@@ -277,16 +278,16 @@ def _content(message: ChatMessage) -> list[dict[str, Any]]:
     return parts
 
 
-def _tool(tool: ToolSchema, official: bool) -> dict[str, Any]:
+def _tool(tool: ToolSchema, official: bool) -> KeptObject:
     strict = to_strict(tool.parameters) if official and tool.strict else None
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": strict or dict(tool.parameters),
+    return KeptObject(
+        type="function",
+        name=tool.name,
+        description=tool.description,
+        parameters=strict or dict(tool.parameters),
         # The default is true.
-        "strict": strict is not None,
-    }
+        strict=strict is not None,
+    )
 
 
 def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
