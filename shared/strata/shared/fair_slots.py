@@ -172,7 +172,9 @@ class FairSlots:
     def acquire_now(self, project: str) -> bool:
         """Takes a slot if one is free and no call of the project waits; returns whether it did."""
         self._note(project)
-        if self._waiting.get(project) or not self._may_have(project):
+        if self._waiting and self._waiting.get(project):
+            return False
+        if not self._may_have(project):
             return False
         self._take(project)
         return True
@@ -259,7 +261,9 @@ class FairSlots:
     def release(self, project: str) -> None:
         """Gives a slot back that `acquire`, `acquire_now` or `take` took."""
         self._used -= 1
-        self._held[project] -= 1
+        held = self._held.pop(project) - 1
+        if held:
+            self._held[project] = held
         if self._patience is not None:
             self._use.release(project, arriving=self._arriving)
         if self._waiting:
@@ -288,14 +292,14 @@ class FairSlots:
 
     def _tidy(self, project: str) -> None:
         """Drops the entries of a project without slots and waiters, because projects are many."""
-        if not self._waiting.get(project):
-            if self._waiting:
-                self._waiting.pop(project, None)
-            if self._patience is not None:
-                self._use.stop_waiting(project, self._patience)
-            if not self._held.get(project):
-                self._held.pop(project, None)
-                self._served.pop(project, None)
+        if self._waiting:
+            if self._waiting.get(project):
+                return
+            self._waiting.pop(project, None)
+        if self._patience is not None:
+            self._use.stop_waiting(project, self._patience)
+        if project not in self._held:
+            self._served.pop(project, None)
 
 
 class Slot:

@@ -15,11 +15,10 @@ import time
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_UUID_LENGTH = 36
+_REST = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _COUNTER_MAX = 0xFFF
 # A fresh millisecond starts in the lower half, so that a burst has space to count up.
-_COUNTER_SEED = 0x800
+_SEED_BITS = 11
 
 
 class _Sequence:
@@ -35,12 +34,12 @@ class _Sequence:
         with self._lock:
             if now > self._millisecond:
                 self._millisecond = now
-                self._counter = secrets.randbelow(_COUNTER_SEED)
+                self._counter = secrets.randbits(_SEED_BITS)
             elif self._counter < _COUNTER_MAX:
                 self._counter += 1
             else:
                 self._millisecond += 1
-                self._counter = secrets.randbelow(_COUNTER_SEED)
+                self._counter = secrets.randbits(_SEED_BITS)
             return self._millisecond, self._counter
 
 
@@ -62,11 +61,7 @@ def new_id(prefix: str) -> str:
 
 def is_id(value: str, prefix: str) -> bool:
     """Returns whether `value` has the form of an id of the kind `prefix`."""
-    return (
-        len(value) == len(prefix) + 1 + _UUID_LENGTH
-        and value.startswith(f"{prefix}-")
-        and _UUID.fullmatch(value, len(prefix) + 1) is not None
-    )
+    return value.startswith(prefix) and _REST.fullmatch(value, len(prefix)) is not None
 
 
 def check_id(value: str, prefix: str, *, field: str) -> str:

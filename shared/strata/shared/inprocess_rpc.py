@@ -81,7 +81,8 @@ class Pipe:
         while not self._items:
             if self._closed:
                 return None
-            self._wake_writers()
+            if self._writers:
+                self._wake_writers()
             self._reader = self._loop.create_future()
             await self._reader
         item = self._items.popleft()
@@ -97,7 +98,8 @@ class Pipe:
             self._items.clear()
             self._bytes = 0
         self._wake_reader()
-        self._wake_writers()
+        if self._writers:
+            self._wake_writers()
 
     def _full(self) -> bool:
         return len(self._items) >= _QUEUE_MESSAGES or self._bytes >= _QUEUE_BYTES

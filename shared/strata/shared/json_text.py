@@ -11,6 +11,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 MAX_JSON_DEPTH = 100
@@ -91,6 +92,10 @@ def is_deeper(value: object, max_depth: int = MAX_JSON_DEPTH) -> bool:
     return bool(level)
 
 
+quoted: Callable[[str], str] = json.encoder.encode_basestring
+"""Returns a text as JSON; only quotes, backslashes and control characters are escaped."""
+
+
 def indented_json(value: Any) -> str:
     """Returns a JSON value as text with two spaces for each level, as models are shown it.
 
@@ -105,9 +110,11 @@ def indented_json(value: Any) -> str:
 
 def _indented(value: Any, line: str) -> str:
     """Returns a value whose last line begins with `line`: a line break and spaces."""
+    if isinstance(value, str):
+        return quoted(value)
     inner = line + "  "
     if isinstance(value, dict) and value:
-        members = [f"{_encode(name)}: {_indented(item, inner)}" for name, item in value.items()]
+        members = [f"{quoted(name)}: {_indented(item, inner)}" for name, item in value.items()]
         return f"{{{inner}{f',{inner}'.join(members)}{line}}}"
     if isinstance(value, list | tuple) and value:
         return f"[{inner}{f',{inner}'.join([_indented(item, inner) for item in value])}{line}]"

@@ -74,6 +74,8 @@ class _Waiting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is None:
+            return
         if isinstance(error, grpc.aio.AioRpcError):
             raise self.error_of(error) from error
         if isinstance(error, asyncio.CancelledError):

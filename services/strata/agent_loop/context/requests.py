@@ -122,7 +122,10 @@ class View:
 
     def chats(self, messages: Iterable[Message]) -> list[ChatMessage]:
         """Returns messages in the form that the model sees."""
-        return [chat for message in messages for chat in message.derived(_chat, self)]
+        shown: list[ChatMessage] = []
+        for message in messages:
+            shown += message.derived(_chat, self)
+        return shown
 
     def chats_of_request(self, groups: Iterable[Iterable[Message]]) -> list[list[ChatMessage]]:
         """Returns the messages of one request, by group: only the newest images are shown."""

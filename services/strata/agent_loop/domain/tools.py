@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from strata.agent_loop.domain.agent.groups import GroupMember
@@ -11,6 +11,7 @@ from strata.agent_loop.domain.conversation.messages import ToolReturn
 from strata.agent_loop.domain.model.chat import ToolCall, ToolSchema
 from strata.shared.memory_edits import MemoryEdit, revisions_after
 from strata.shared.provenance import Provenance
+from strata.shared.record_fields import replace
 from strata.shared.server_tools import server_of
 from strata.shared.tool_catalogue import CODE_TOOLS, FILE_TOOLS, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
@@ -67,11 +68,12 @@ class ToolSet:
 
     def find(self, name: str) -> Tool | None:
         """Returns the tool of that name; None if the agent does not have it."""
-        return next((tool for tool in self.tools if tool.name == name), None)
+        return next((tool for tool in self.tools if tool.schema.name == name), None)
 
     def only(self, names: Collection[str]) -> ToolSet:
         """Returns the tools with these names."""
-        kept = tuple(tool for tool in self.tools if tool.name in names)
+        # Not `tool.name`: each turn calls this several times, with all tools of an agent.
+        kept = tuple([tool for tool in self.tools if tool.schema.name in names])
         return self if len(kept) == len(self.tools) else replace(self, tools=kept)
 
     def offered(self, own: Collection[str], *, folders: bool) -> ToolSet:
@@ -104,7 +106,7 @@ class ToolSet:
     @property
     def names(self) -> list[str]:
         """Names of all tools."""
-        return [tool.name for tool in self.tools]
+        return [tool.schema.name for tool in self.tools]
 
     @property
     def schemas(self) -> Sequence[ToolSchema]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from strata.agent_loop.domain.model.chat import (
     ChatMessage,
@@ -30,6 +31,7 @@ _MIN_SAMPLE_BYTES = 400
 _WEIGHT = 0.3
 _LOWEST_RATIO, _HIGHEST_RATIO = 0.5, 12.0
 _MAX_KEYS = 10_000
+_size_bytes = attrgetter("size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,12 @@ def request_bytes(request: ModelRequest) -> int:
 
 def messages_bytes(messages: Iterable[ChatMessage]) -> int:
     """Returns the UTF-8 bytes of texts, reasoning and calls, plus the weights of images."""
-    return sum([message.size_bytes for message in messages])
+    return sum(map(_size_bytes, messages))
 
 
 def tools_bytes(tools: Sequence[ToolSchema]) -> int:
     """Returns the UTF-8 bytes of tool schemas in the form in which they are sent."""
-    return sum([tool.size_bytes for tool in tools])
+    return sum(map(_size_bytes, tools))
 
 
 def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: EndpointType) -> Usage:

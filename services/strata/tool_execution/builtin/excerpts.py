@@ -6,7 +6,6 @@ its fields, the messages around it with time, role and content.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -14,7 +13,7 @@ from typing import Any
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from strata.shared.json_text import indented_json
+from strata.shared.json_text import indented_json, quoted
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 
 DEFAULT_BYTES = 20_000
@@ -204,7 +203,7 @@ def _size(item: dict[str, Any]) -> int:
 
 
 def _json_size(text: str) -> int:
-    return len(json.dumps(text, ensure_ascii=False).encode()) - len('""')
+    return len(quoted(text).encode()) - len('""')
 
 
 def _cut(text: str, most_bytes: int) -> str:

@@ -70,6 +70,7 @@ _Execute = Callable[..., None]
 _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
 _RELEASE_SECONDS = 5.0
 _CONNECT_SECONDS = 10.0
+_DECODER = json.JSONDecoder()
 
 # Work of the system counts as work of one more project.
 _NO_TENANT = ""
@@ -105,6 +106,11 @@ class _IdleConnections:
 
 def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _from_json(text: str) -> Any:
+    # PostgreSQL's own text of a value: `json.loads` would call eight functions to check it.
+    return _DECODER.raw_decode(text)[0]
 
 
 class Database:
@@ -622,6 +628,7 @@ def _engine(
         # `_release` ensures that no transaction is open; a reset would cost a round trip.
         pool_reset_on_return=None,
         json_serializer=_to_json,
+        json_deserializer=_from_json,
         connect_args={
             "async_creator_fn": _connect,
             "timeout": _CONNECT_SECONDS,

@@ -14,13 +14,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Generic, TypeVar
 
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, Reason
 from strata.shared.json_text import parse_json
+from strata.shared.record_fields import field_reader
 from strata.shared.settings import MIB
 
 Key = str | int | datetime
@@ -80,35 +81,37 @@ def rows_that_fit(
 
 def approximate_bytes(value: object) -> int:
     """Returns approximately how many bytes a value takes in a message; rather too many."""
-    size, waiting = 0, [value]
+    size = 0
+    waiting: list[Iterable[object]] = [(value,)]
     while waiting:
-        size += _FIELD_BYTES
-        item = waiting.pop()
-        kind: Any = type(item)
-        # The abstract types come last: to check for one calls functions, for each of many values.
-        match item:
-            case str() as text:
-                size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-            case None | int() | float() | datetime():
-                pass
-            case bytes() as data:
-                size += len(data)
-            case _ if names := _field_names(kind):
-                waiting.extend([getattr(item, name) for name in names])
-            case dict() | Mapping() as members:
-                waiting.extend(members)
-                waiting.extend(members.values())
-            case tuple() | list() | Sequence() | AbstractSet() as items:
-                waiting.extend(items)
-            case _:
-                pass
+        for item in waiting.pop():
+            size += _FIELD_BYTES
+            kind: Any = type(item)
+            # The abstract types come last: to check for one calls functions, for each of many
+            # values.
+            match item:
+                case str() as text:
+                    size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+                case None | int() | float() | datetime():
+                    pass
+                case bytes() as data:
+                    size += len(data)
+                case _ if read := _reader(kind):
+                    waiting.append(read(item))
+                case dict() | Mapping() as members:
+                    waiting += (members, members.values())
+                case tuple() | list() | Sequence() | AbstractSet() as items:
+                    waiting.append(items)
+                case _:
+                    pass
     return size
 
 
 @cache
-def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    """Returns the names of the fields of a dataclass; none for another type."""
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+def _reader(kind: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Returns a function that returns the values of a data class; None for another type."""
+    is_record: bool = is_dataclass(kind)
+    return field_reader(kind) if is_record else None
 
 
 def page_limit(page_size: int, *, default: int = 50, maximum: int = 1000) -> int:

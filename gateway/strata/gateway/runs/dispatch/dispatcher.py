@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
@@ -47,6 +46,7 @@ from strata.shared.context import Caller, RequestContext, current, use
 from strata.shared.logs import get_logger
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.project_use import USE_OF_PROCESS, ProjectUse
+from strata.shared.record_fields import replace
 from strata.shared.stop_reasons import StopReason
 from strata.shared.telemetry import Telemetry
 from strata.shared.unstored_steps import is_step_not_stored
@@ -481,18 +481,19 @@ class Dispatcher:
                 async for response in responses:
                     live.has_responded = True
                     active.work.note(response)
-                    if response.HasField("reply"):
-                        live.note_reply(response.reply)
-                    elif response.HasField("request"):
-                        live.note_request(response.request)
-                    elif response.HasField("tended"):
-                        live.note_tended(response.tended)
-                    elif response.HasField("transcript_read"):
-                        live.note_transcript_read(response.transcript_read)
-                    elif response.event.HasField("run_finished"):
-                        return response.event.run_finished
-                    else:
-                        await live.append(response.event)
+                    match response.WhichOneof("content"):
+                        case "reply":
+                            live.note_reply(response.reply)
+                        case "request":
+                            live.note_request(response.request)
+                        case "tended":
+                            live.note_tended(response.tended)
+                        case "transcript_read":
+                            live.note_transcript_read(response.transcript_read)
+                        case _ if response.event.HasField("run_finished"):
+                            return response.event.run_finished
+                        case _:
+                            await live.append(response.event)
         except DeadlineExceededError as error:
             raise (self._deadline_passed() if self._remaining(active) <= 0 else error) from error
         broken = UnavailableError("The stream of the turn ended without an end of the turn.")

@@ -70,18 +70,24 @@ class RunWork:
 
     def note(self, response: turn_pb.ExecuteRunResponse) -> None:
         """Notes from a response of the agent loop whether the run works or waits."""
-        if response.HasField("request"):
-            self._wait()
-        elif response.HasField("reply"):
-            self._resume()
-        elif response.event.HasField("tool_started"):
-            if not self._tools:
+        kind: str | None = response.WhichOneof("content")
+        if kind == "event":
+            kind = response.event.WhichOneof("event")
+        match kind:
+            case "request":
                 self._wait()
-            self._tools.add(response.event.tool_started.tool_call_id)
-        elif response.event.HasField("tool_finished") and self._tools:
-            self._tools.discard(response.event.tool_finished.tool_return.tool_call_id)
-            if not self._tools:
+            case "reply":
                 self._resume()
+            case "tool_started":
+                if not self._tools:
+                    self._wait()
+                self._tools.add(response.event.tool_started.tool_call_id)
+            case "tool_finished" if self._tools:
+                self._tools.discard(response.event.tool_finished.tool_return.tool_call_id)
+                if not self._tools:
+                    self._resume()
+            case _:
+                pass
 
     def pause(self) -> None:
         """Gives the slot back: the run waits for long, or has ended."""

@@ -365,6 +365,9 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
                 return []
             self._text.append(piece)
             return [TextDelta(piece)]
+        if len(delta) == 1 and "tool_calls" in delta:
+            # Nearly every piece of a call.
+            return [self._take_call(call) for call in objects_in(delta["tool_calls"])]
         events: list[ModelEvent] = []
         thoughts, content = _thoughts_and_text(delta.get("content"))
         # The two fields in which most compatible servers show reasoning; OpenAI itself shows none.
@@ -398,7 +401,9 @@ class _ReplyBuilder(ReplyBuilder[JsonFields]):
             slot.name += name
         slot.pieces.append(arguments)
         # An incomplete signature would be refused.
-        signature = self.size.take(text_of(_google(delta), "thought_signature"))
+        signature = ""
+        if "extra_content" in delta:
+            signature = self.size.take(text_of(_google(delta), "thought_signature"))
         slot.signature = "" if self.size.full else signature or slot.signature
         return ToolCallDelta(slot.index, slot.id, slot.name, arguments)
 

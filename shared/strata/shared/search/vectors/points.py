@@ -149,13 +149,15 @@ def _place(payload: Mapping[str, Any], fields: NeighbourFields) -> Place | None:
 
 
 def _stored(value: PayloadValue) -> StoredValue:
+    if isinstance(value, str):  # nearly all are
+        return value
     if isinstance(value, bool):
         raise InternalError("a bool in a document; see FieldKind")
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InternalError("a time without a zone in a document")
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, (str, int)):
+    if isinstance(value, int):
         return value
     return list(value)
 
@@ -172,7 +174,9 @@ def _put_value(target: json_values.Value, value: StoredValue) -> None:
 
 def _scalars(payload: Mapping[str, json_values.Value]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for name, value in payload.items():
+    # Not `items`, which calls a function in Python for each member of a message.
+    for name in payload:
+        value = payload[name]
         text = value.string_value
         if text:  # nearly all are
             fields[name] = text
