@@ -58,6 +58,16 @@ def test_a_minted_token_identifies_the_caller() -> None:
     assert token not in repr(caller)
 
 
+def test_callers_with_the_same_scopes_share_them() -> None:
+    signer, verifier = TokenSigner(PRIVATE), TokenVerifier(PUBLIC)
+    runs = [signer.mint("o", "p", "k", ("a", "b"), run_id=f"run-{n}") for n in range(2)]
+
+    first, second = (verifier.verify(token) for token in runs)
+
+    assert first.scopes == {"a", "b"}
+    assert first.scopes is second.scopes
+
+
 def test_a_token_expires_after_its_lifetime_and_the_leeway() -> None:
     clock = ManualClock()
     token = TokenSigner(PRIVATE, clock=clock).mint("o", "p", "k", (), ttl=timedelta(minutes=5))
