@@ -69,7 +69,8 @@ def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
     if message.role not in (message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL):
         return message
     calls = [part.tool_call for part in message.parts if part.HasField("tool_call")]
-    sends = any(sent_text(call.name, call.arguments) is not None for call in calls)
+    waits = message.role == message_pb2.ROLE_APPROVAL
+    sends = not waits and any(sent_text(call.name, call.arguments) is not None for call in calls)
     if not sends and not any(_is_thought(part, calls) for part in message.parts):
         return message
     out = message_pb2.Message()
@@ -78,7 +79,7 @@ def as_text(message: message_pb2.Message) -> message_pb2.Message | None:
     texts: list[str] = []
     for part in message.parts:
         call = part.tool_call if part.HasField("tool_call") else None
-        text = sent_text(call.name, call.arguments) if call is not None else None
+        text = sent_text(call.name, call.arguments) if sends and call is not None else None
         if text is not None:
             # Readers join the texts of a message.
             between = BETWEEN_TEXTS if any(texts) and text else ""
