@@ -14,16 +14,15 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.gateway.deletions.store import PostgresAgentDeletions
+from strata.gateway.forwarded_requests import agent_id_in
 from strata.gateway.project_callers import ProjectCallers
 from strata.protocol.errors import DeadlineExceededError, NotFoundError, StrataError
 from strata.shared.bounded_tasks import BoundedTasks
 from strata.shared.context import RequestContext, current_project, use
-from strata.shared.ids import is_id
 from strata.shared.logs import get_logger
 from strata.shared.polling import keep_working
 from strata.shared.scopes import Scope
@@ -87,7 +86,7 @@ class AgentDeletions:
         Raises:
             UnavailableError: The deletion could not be recorded.
         """
-        agent_id = _agent_of(request)
+        agent_id = agent_id_in(agent_pb.DeleteAgentRequest(), request)
         if not agent_id:
             yield
             return
@@ -190,11 +189,3 @@ class AgentDeletions:
         # If this fails as well, it is due after the lease.
         with suppress(StrataError):
             await self._store.postpone(project_id, agent_id)
-
-
-def _agent_of(request: bytes) -> str:
-    try:
-        agent_id: str = agent_pb.DeleteAgentRequest.FromString(request).agent_id
-    except DecodeError:
-        return ""
-    return agent_id if is_id(agent_id, "agent") else ""

@@ -21,7 +21,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
@@ -30,6 +29,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
+from strata.gateway.forwarded_requests import agent_id_in
 from strata.gateway.runs.convert.runs import principal_of
 from strata.gateway.runs.domain.memory_agents import DOCUMENT_KEY, MemoryMark, MemoryRunStore
 from strata.gateway.runs.store.open_ingestions import (
@@ -47,7 +47,7 @@ from strata.protocol.errors import (
     is_transient,
 )
 from strata.shared.context import current_project, require_caller
-from strata.shared.ids import is_id, new_id
+from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
 
 FLAG = "ingest_documents"
@@ -147,8 +147,8 @@ class DocumentIngestion:
         Raises:
             UnavailableError: The ingestion could not be recorded.
         """
-        agent_id = _agent_of(request) if self._files_per_agent else ""
-        if not agent_id:
+        agent_id = agent_id_in(file_pb.AttachFolderRequest(), request)
+        if not (agent_id and self._files_per_agent):
             yield
             return
         caller = require_caller()
@@ -375,14 +375,6 @@ def label_of(file_name: str) -> str:
     if not label[:1].isalpha():
         label = f"file_{label}".rstrip("_")
     return label[:_MAX_LABEL]
-
-
-def _agent_of(request: bytes) -> str:
-    try:
-        agent_id: str = file_pb.AttachFolderRequest.FromString(request).agent_id
-    except DecodeError:
-        return ""
-    return agent_id if is_id(agent_id, "agent") else ""
 
 
 def _key(file: file_pb.File) -> str:
