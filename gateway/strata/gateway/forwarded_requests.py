@@ -10,19 +10,19 @@ from strata.shared.ids import is_id
 
 
 def agent_id_in(
-    message: agent_pb.DeleteAgentRequest | file_pb.AttachFolderRequest, request: bytes
+    kind: type[agent_pb.DeleteAgentRequest | file_pb.AttachFolderRequest], request: bytes
 ) -> str:
     """Returns the id of the agent that a serialized request names.
 
     Args:
-        message: An empty message of the request's type; the request is parsed into it.
+        kind: Type of the request.
         request: The request as the client sent it.
 
     Returns:
         Empty if the request is malformed or names no valid id; the service refuses it.
     """
     try:
-        message.ParseFromString(request)
+        agent_id = kind.FromString(request).agent_id
     except DecodeError:
         return ""
-    return message.agent_id if is_id(message.agent_id, "agent") else ""
+    return agent_id if is_id(agent_id, "agent") else ""

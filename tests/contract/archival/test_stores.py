@@ -18,6 +18,7 @@ from strata.archival.domain.history import Author, PassageChange
 from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter
 from strata.archival.store import PendingPassages
 from strata.archival.store import archives as archive_store
+from strata.archival.store import passages as passage_store
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
 from strata.shared.idempotency.keys import RequestKey
@@ -457,6 +458,20 @@ async def test_an_insert_of_one_passage_costs_one_statement(stores: Stores) -> N
         before = (counters.statements, counters.transactions)
         await stores.passages.insert(place, new, archive("mine"))
         assert (counters.statements - before[0], counters.transactions - before[1]) == (1, 0)
+
+
+async def test_the_archives_of_the_agents_that_stored_last_are_remembered(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passage_store, "_MOST_OWN_ARCHIVES", 2)
+    first, second, third = (new_id("agent") for _ in range(3))
+    for agent in (first, second, first, third):
+        await stores.insert(agent, new_id("fact"))
+    counters = stores.database.statistics
+    before = counters.statements
+    new = [new_passage("the last fact")]
+    await stores.passages.insert(ArchiveRef(agent_id=first), new, archive("mine"))
+    assert counters.statements - before == 1
 
 
 async def test_an_insert_of_several_passages_costs_two_statements_and_one_commit(

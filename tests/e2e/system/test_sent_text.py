@@ -12,6 +12,7 @@ from doubles.script import Call, Reply
 from run_events import RunEvents, RunStream
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.common.v1 import tool_pb2 as tool_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -82,15 +83,16 @@ async def test_sent_text_is_streamed_stored_and_listed_as_text(system: System) -
     assert names_of(newest) == set()
 
 
-async def test_text_beside_another_call_is_streamed_and_stored_as_a_thought(
-    system: System,
-) -> None:
-    agent = await v2_agent(system, tools=["archival_memory_search"])
+async def sent_and_joined(
+    system: System, agent: agent_pb.Agent, reply: Reply
+) -> tuple[RunEvents, event_pb.TextSnapshot, RunEvents]:
+    """Sends a message whose first reply is held after three pieces, when a second client joins.
+
+    Returns:
+        The events of the first client, the snapshot and the later events of the second one.
+    """
     gate = asyncio.Event()
-    search = {"query": "harbour", "request_heartbeat": True}
-    thinks = Reply(text="I should look.", calls=(Call("archival_memory_search", search),))
-    # Three pieces of the text, then the resumed client joins.
-    system.model.script(replace(thinks, piece=5, held=gate, held_after=4), sends("Nothing."))
+    system.model.script(replace(reply, piece=5, held=gate, held_after=4), sends("Nothing."))
     first = system.begin(agent, "Hello?")
     await first.until("reasoning_delta")
     started = max(event.sequence for event in first.events)
@@ -98,7 +100,16 @@ async def test_text_beside_another_call_is_streamed_and_stored_as_a_thought(
     second = RunStream(system.runs.StreamRun(request))
     snapshot = (await second.until("text_snapshot")).text_snapshot
     gate.set()
-    ran, late = await first.rest(), await second.rest()
+    return await first.rest(), snapshot, await second.rest()
+
+
+async def test_text_beside_another_call_is_streamed_and_stored_as_a_thought(
+    system: System,
+) -> None:
+    agent = await v2_agent(system, tools=["archival_memory_search"])
+    search = {"query": "harbour", "request_heartbeat": True}
+    thinks = Reply(text="I should look.", calls=(Call("archival_memory_search", search),))
+    ran, snapshot, late = await sent_and_joined(system, agent, thinks)
     assert snapshot.reasoning
     assert not snapshot.text
     assert streamed_thoughts(ran) == "I should look."
@@ -128,17 +139,8 @@ async def test_text_beside_a_call_without_a_heartbeat_is_streamed_and_stored_as_
         tools=["archival_memory_search"],
         tool_rules=[tool_pb.ToolRule(type=rule, tool_name="archival_memory_search")],
     )
-    gate = asyncio.Event()
     thinks = Reply(text="I should look.", calls=(Call("archival_memory_search", arguments),))
-    system.model.script(replace(thinks, piece=5, held=gate, held_after=4), sends("Nothing."))
-    first = system.begin(agent, "Hello?")
-    await first.until("reasoning_delta")
-    started = max(event.sequence for event in first.events)
-    request = run_pb.StreamRunRequest(run_id=first.run_id, after_sequence=started)
-    second = RunStream(system.runs.StreamRun(request))
-    snapshot = (await second.until("text_snapshot")).text_snapshot
-    gate.set()
-    ran, late = await first.rest(), await second.rest()
+    ran, snapshot, late = await sent_and_joined(system, agent, thinks)
     assert streamed_thoughts(ran) == "I should look."
     assert snapshot.reasoning + streamed_thoughts(late) == "I should look."
     [thought] = [m for m in ran.messages if "I should look." in str(m)]

@@ -86,7 +86,7 @@ class AgentDeletions:
         Raises:
             UnavailableError: The deletion could not be recorded.
         """
-        agent_id = agent_id_in(agent_pb.DeleteAgentRequest(), request)
+        agent_id = agent_id_in(agent_pb.DeleteAgentRequest, request)
         if not agent_id:
             yield
             return

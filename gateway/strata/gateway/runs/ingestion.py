@@ -147,7 +147,7 @@ class DocumentIngestion:
         Raises:
             UnavailableError: The ingestion could not be recorded.
         """
-        agent_id = agent_id_in(file_pb.AttachFolderRequest(), request)
+        agent_id = agent_id_in(file_pb.AttachFolderRequest, request)
         if not (agent_id and self._files_per_agent):
             yield
             return

@@ -140,13 +140,18 @@ _SAME = text(
 
 
 async def insert_alone(
-    database: Database, archive_ref: ArchiveRef, passage: NewPassage, request: RequestKey
+    database: Database,
+    archive_id: str,
+    own_agent_id: str,
+    passage: NewPassage,
+    request: RequestKey,
 ) -> InsertedPassage | None:
     """Stores a passage with one statement, which is the whole transaction.
 
     Args:
         database: The database.
-        archive_ref: The archive; if an agent is set too, only if the archive is the agent's own.
+        archive_id: The archive.
+        own_agent_id: The agent whose own archive it must be; empty for any archive.
         passage: The passage, without a vector.
         request: The request.
 
@@ -154,11 +159,10 @@ async def insert_alone(
         The new passage. None if nothing was stored, for any reason; `insert_passages` then finds
         the reason, or stores the passage.
     """
-    archive_id = archive_ref.archive_id
     values = {
         "project": current_project(),
         "archive": archive_id,
-        "agent": archive_ref.agent_id,
+        "agent": own_agent_id,
         "records": await _records([passage], archive_id),
         "request": request.id,
         "digest": request.digest,

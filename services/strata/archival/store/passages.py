@@ -89,21 +89,29 @@ class PostgresPassageStore:
         request: RequestKey = NOT_REPEATABLE,
     ) -> list[InsertedPassage]:
         """Stores passages; creates the agent's own archive if needed."""
-        owner = (current_project(), archive_ref.agent_id)
+        agent_id = archive_ref.agent_id
+        owner = (current_project(), agent_id)
         archive_id = archive_ref.archive_id or self._own_archives.get(owner, "")
         if archive_id and len(passages) == 1 and passages[0].vector is None:
-            known = replace(archive_ref, archive_id=archive_id)
-            new = await insert_alone(self._database, known, passages[0], request)
+            new = await insert_alone(self._database, archive_id, agent_id, passages[0], request)
             if new is not None:
+                self._remember(archive_ref, new)
                 return [new]
         async with self._database.transaction() as connection:
             inserted = await insert_passages(connection, archive_ref, passages, template, request)
-        if archive_ref.agent_id and inserted:
-            self._own_archives[owner] = inserted[0].passage.archive_id
-            self._own_archives.move_to_end(owner)
-            if len(self._own_archives) > _MOST_OWN_ARCHIVES:
-                self._own_archives.popitem(last=False)
+        if inserted:
+            self._remember(archive_ref, inserted[0])
         return inserted
+
+    def _remember(self, archive_ref: ArchiveRef, stored: InsertedPassage) -> None:
+        """Keeps the archive of an agent's passage as its own one, and as the last one used."""
+        if not archive_ref.agent_id:
+            return
+        owner = (current_project(), archive_ref.agent_id)
+        self._own_archives[owner] = stored.passage.archive_id
+        self._own_archives.move_to_end(owner)
+        if len(self._own_archives) > _MOST_OWN_ARCHIVES:
+            self._own_archives.popitem(last=False)
 
     async def progress(self, request: RequestKey) -> UploadProgress:
         """Returns the stored progress of an upload."""
