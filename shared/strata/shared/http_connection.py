@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 128 * 1024
@@ -19,6 +20,19 @@ READ_PAUSE_S = 60.0
 """How long a client may read nothing of a response that waits for it, in seconds."""
 
 
+class _Flow(FlowControl):
+    """Pauses and resumes a connection, and records when reading was resumed."""
+
+    resume_time = 0.0
+    """When reading was last resumed after a pause, by the clock of the loop, in seconds."""
+
+    def resume_reading(self) -> None:
+        """Reads from the client again, if reading was paused."""
+        if self.read_paused:
+            self.resume_time = asyncio.get_running_loop().time()
+        super().resume_reading()
+
+
 class HttpConnection(HttpToolsProtocol):
     """A connection that is closed if a request is too large or never ends, or no response is read.
 
@@ -28,6 +42,7 @@ class HttpConnection(HttpToolsProtocol):
     follows indefinitely.
     """
 
+    flow: _Flow
     _pending_bytes = 0
     _deadline: asyncio.TimerHandle | None = None
     _read_deadline: asyncio.TimerHandle | None = None
@@ -41,6 +56,7 @@ class HttpConnection(HttpToolsProtocol):
     ) -> None:
         """Begins to wait for the first request."""
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -128,7 +144,8 @@ class HttpConnection(HttpToolsProtocol):
         if self.flow.read_paused:
             # The client waits for the server.
             self._body_time = now
-        left = self._body_time + BODY_PAUSE_S - now
+        # After a pause of the server, the client has the whole time again.
+        left = max(self._body_time, self.flow.resume_time) + BODY_PAUSE_S - now
         if left <= 0:
             self.transport.close()
         else:

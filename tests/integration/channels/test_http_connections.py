@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from strata.shared import http_connection
 from strata.shared.http_listener import HttpListener, Receive, Scope, Send
@@ -128,6 +129,37 @@ async def test_response_may_take_longer_than_a_pause_in_a_body(
         assert (await reader.read()).endswith(str(size).encode())
     writer.close()
     await listener.stop()
+
+
+async def test_client_has_the_whole_pause_after_the_server_resumes_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_connection, "BODY_PAUSE_S", 1.0)
+    resumed = asyncio.Event()
+
+    async def count_late(scope: Scope, receive: Receive, send: Send) -> None:
+        # Most of a pause passes before the server reads on.
+        await asyncio.sleep(0.8)
+        resumed.set()
+        await count_body(scope, receive, send)
+
+    listener = HttpListener(lambda _: count_late, "127.0.0.1", 0)
+    channel: Any = None
+    await listener.start(channel)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    # The server pauses after it has read all of this: nothing arrives when it reads on.
+    size = HIGH_WATER_LIMIT + 1
+    writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % (size + 1))
+    writer.write(b"b" * size)
+    await resumed.wait()
+    # The pause that began with the body ends during this one.
+    await asyncio.sleep(0.5)
+    writer.write(b"b")
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    await listener.stop()
+    assert answer.endswith(str(size + 1).encode())
 
 
 _PIECE = b"a" * 65_536
