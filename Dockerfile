@@ -31,7 +31,7 @@ COPY gateway gateway
 COPY standalone standalone
 RUN uv pip install --python /opt/strata/bin/python --no-deps ./clients/python .
 # Arrays that the embedding model computes once per installation; services could not store them there.
-RUN /opt/strata/bin/python -m strata.shared.search.embedding.prepare
+RUN /opt/strata/bin/python -m strata.shared.search.embedding.prepare --arrays-only
 
 FROM python:${PYTHON_VERSION}-slim
 LABEL org.opencontainers.image.title="Strata" \

@@ -1,4 +1,4 @@
-"""Counts the processors that this process may use."""
+"""Counts the processors that this process may use, and lists their features."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ def parse_cpu_quota(text: str) -> float | None:
     if quota == "max" or not period:
         return None
     return int(quota) / int(period)
+
+
+def processor_features() -> frozenset[str]:
+    """Returns the features that all processors have, by the kernel's names; none if unknown."""
+    return parse_features(read_system_file(_CPUINFO))
+
+
+def parse_features(text: str) -> frozenset[str]:
+    """Returns the features that every processor in /proc/cpuinfo has."""
+    features: frozenset[str] | None = None
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in {"flags", "Features"}:
+            flags = frozenset(value.split())
+            features = flags if features is None else features & flags
+    return features or frozenset()
 
 
 def read_system_file(path: Path) -> str:

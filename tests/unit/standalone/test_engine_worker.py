@@ -254,7 +254,7 @@ async def test_memory_is_released_once_the_engine_is_not_used(
         released.append((folder, threading.current_thread().name))
         return 0
 
-    monkeypatch.setattr(engine_worker, "unmap_read_pages", unmap)
+    monkeypatch.setattr(engine_worker, "release_pages_below", unmap)
     monkeypatch.setattr(engine_worker, "_IDLE_S", 0.05)
     flusher = asyncio.create_task(worker.flush_every(0.01))
     for _ in range(15):

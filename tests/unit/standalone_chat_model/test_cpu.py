@@ -4,7 +4,6 @@ from strata.standalone.chat_model.cpu import (
     Cpu,
     detect,
     parse_available_memory,
-    parse_features,
 )
 
 HASWELL = frozenset({"sse4_2", "avx", "avx2", "bmi2", "fma", "f16c"})
@@ -43,12 +42,6 @@ def test_a_processor_without_avx2_is_too_old() -> None:
     assert not Cpu("x86_64", HASWELL, 2).too_old
     assert not Cpu("x86_64", frozenset(), 2).too_old  # unknown is not old
     assert not Cpu("aarch64", frozenset({"asimd"}), 2).too_old
-
-
-def test_only_features_of_all_processors_are_used() -> None:
-    text = "processor: 0\nflags\t\t: avx avx2 fma\n\nprocessor: 1\nflags\t\t: avx avx2\n"
-    assert parse_features(text) == frozenset({"avx", "avx2"})
-    assert parse_features("") == frozenset()
 
 
 def test_the_available_memory_is_parsed() -> None:

@@ -7,9 +7,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata.shared.processors import read_system_file, usable_cores
+from strata.shared.processors import processor_features, read_system_file, usable_cores
 
-_CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
 
 # The runtime's build switches and the kernel's names of the features they need. AMX is left out
@@ -69,21 +68,9 @@ class Cpu:
         return hashlib.sha256(f"{self.machine};{switches}".encode()).hexdigest()[:12]
 
 
-def parse_features(text: str) -> frozenset[str]:
-    """Returns the features that every processor in /proc/cpuinfo has."""
-    features: frozenset[str] | None = None
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in {"flags", "Features"}:
-            flags = frozenset(value.split())
-            features = flags if features is None else features & flags
-    return features or frozenset()
-
-
 def detect() -> Cpu:
     """Returns the processor of this machine."""
-    features = parse_features(read_system_file(_CPUINFO))
-    return Cpu(platform.machine(), features, min(usable_cores(), _MOST_USEFUL_THREADS))
+    return Cpu(platform.machine(), processor_features(), min(usable_cores(), _MOST_USEFUL_THREADS))
 
 
 def parse_available_memory(text: str) -> int | None:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from strata.shared.heap_trim import trim_heap
 from strata.shared.logs import get_logger
+from strata.shared.mapped_pages import release_pages_below
 from strata.standalone.vectors.errors import VectorsError, from_engine
 from strata.standalone.vectors.file_sync import sync_files
-from strata.standalone.vectors.memory import unmap_read_pages
 from strata.standalone.vectors.store import CollectionStore
 
 # A search that waited for a flush is answered before the next one.
@@ -124,7 +124,7 @@ class EngineWorker:
             self._used_at = None
             # In the engine's thread, because the engine unmaps files there: otherwise an address
             # could belong to other memory by now, whose content would be lost.
-            await self.run(lambda _: unmap_read_pages(self._folder))
+            await self.run(lambda _: release_pages_below(self._folder))
             await asyncio.to_thread(trim_heap)
 
     async def _write(self, name: str, operations: int) -> None:

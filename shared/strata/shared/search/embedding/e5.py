@@ -4,7 +4,8 @@ The transformer's matrices are requantized to 8 bits with a scale per output, ac
 with a scale per text, or per token where some tokens have much larger ones. Each text is run
 separately, so that its vector never depends on other texts. The cosine to vectors of the package's
 engine is above 0.99. The table of 250,000 token vectors is mapped from the file of the package. All
-other arrays are computed once for an installation (`prepared_arrays`).
+other arrays are computed once for an installation (`prepared_arrays`), and its session is stored
+(`stored_session`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from strata.shared.search.embedding.onnx_session import (
-    open_graph,
     quantized,
     stored_weights,
     weights_in,
@@ -33,6 +33,7 @@ from strata.shared.search.embedding.prepared_arrays import (
     prepared_arrays,
     release_pages,
 )
+from strata.shared.search.embedding.stored_session import stored_session
 from strata.shared.search.embedding.unigram import (
     UnigramTokenizer,
     Vocabulary,
@@ -50,7 +51,9 @@ LAYERS = 12
 MAX_TOKENS = 512
 
 _GRAPH = "e5.onnx"
+_INPUT = "embeddings"
 _PREPARED = "e5.arrays"
+_SESSION = "e5.session"
 # Change this when `compute_arrays` gives other arrays: files of earlier versions are then replaced.
 _VERSION = 1
 _MAGIC = b"E5S1"
@@ -143,7 +146,13 @@ class E5Model:
         self._rows = rows.reshape(count, _ROW_BYTES)
         self._positions = arrays["positions"]
         graph = resources.files("strata.shared.search.embedding") / "data" / _GRAPH
-        self._session = open_graph(graph.read_bytes(), weights_in(arrays))
+        self._session = stored_session(
+            _SESSION,
+            _key(),
+            graph.read_bytes(),
+            lambda: weights_in(arrays),
+            {_INPUT: self._embeddings([self._start, self._end])},
+        )
 
     @classmethod
     def load(cls) -> E5Model:
@@ -163,13 +172,14 @@ class E5Model:
                 `MAX_TOKENS` - 2 are read.
         """
         tokens = [self._start, *ids[: MAX_TOKENS - 2], self._end]
-        [hidden] = self._session.run(None, {"embeddings": self._embeddings(tokens)})
+        [hidden] = self._session.run({_INPUT: self._embeddings(tokens)})
         mean: _Floats = hidden.mean(axis=0)
         return mean / np.linalg.norm(mean)
 
     def release_pages(self) -> None:
         """Removes the pages of mapped files from this process; see `PreparedArrays`."""
         self._prepared.release_pages()
+        self._session.release_pages()
         release_pages(self._mapping)
 
     def _embeddings(self, tokens: Sequence[int]) -> _Floats:
@@ -185,8 +195,7 @@ def load_arrays() -> PreparedArrays:
         FailedPreconditionError: The package is not installed.
         DataLossError: The file is not the one that this release was tested with.
     """
-    key = f"{_VERSION} {WEIGHTS.sha256}"
-    return prepared_arrays(_PREPARED, key, lambda: compute_arrays(WEIGHTS.checked()))
+    return prepared_arrays(_PREPARED, _key(), lambda: compute_arrays(WEIGHTS.checked()))
 
 
 def compute_arrays(path: Path) -> Arrays:
@@ -200,6 +209,10 @@ def compute_arrays(path: Path) -> Arrays:
         "positions": positions,
         **stored_weights(_graph_weights(weights)),
     }
+
+
+def _key() -> str:
+    return f"{_VERSION} {WEIGHTS.sha256}"
 
 
 def read_vocabulary(path: Path) -> Vocabulary:

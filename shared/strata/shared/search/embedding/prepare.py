@@ -1,18 +1,29 @@
-"""Stores the arrays that the default embedding model computes once per installation.
+"""Stores what the default embedding model computes once per installation.
 
     python -m strata.shared.search.embedding.prepare
 
-Otherwise the first process that loads the model stores them, if it may write to the installation.
+Otherwise the first process that loads the model stores it, if it may write to the installation.
 """
 
-from strata.shared.search.embedding.e5 import E5Model
-from strata.shared.search.embedding.sentence_encoder import SentenceEncoder
+import argparse
+
+from strata.shared.search.embedding import e5, sentence_encoder
 
 
 def main() -> None:
-    """Stores the arrays of both models."""
-    E5Model.load()
-    SentenceEncoder.load()
+    """Stores the arrays and sessions of both models."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--arrays-only",
+        action="store_true",
+        help="do not store sessions, which suit the processor of this machine only",
+    )
+    if parser.parse_args().arrays_only:
+        e5.load_arrays()
+        sentence_encoder.load_arrays()
+    else:
+        e5.E5Model.load()
+        sentence_encoder.SentenceEncoder.load()
 
 
 if __name__ == "__main__":

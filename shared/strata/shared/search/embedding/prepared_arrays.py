@@ -131,11 +131,16 @@ def _is_intact(file: FileIO) -> bool:
     magic, checksum = _PREAMBLE.unpack(preamble)
     if magic != _MAGIC:
         return False
-    actual = 0
+    return checksum_of_rest(file) == int(checksum)
+
+
+def checksum_of_rest(file: FileIO) -> int:
+    """Returns the CRC-32 of what follows in an open file."""
+    checksum = 0
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     while size := file.readinto(buffer):
-        actual = zlib.crc32(buffer[:size], actual)
-    return actual == int(checksum)
+        checksum = zlib.crc32(buffer[:size], checksum)
+    return checksum
 
 
 def _store(path: Path, key: str, arrays: Arrays) -> None:

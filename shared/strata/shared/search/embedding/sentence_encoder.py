@@ -19,7 +19,6 @@ import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from strata.shared.search.embedding.onnx_session import (
-    open_graph,
     quantized,
     stored_weights,
     weights_in,
@@ -30,6 +29,7 @@ from strata.shared.search.embedding.prepared_arrays import (
     PreparedArrays,
     prepared_arrays,
 )
+from strata.shared.search.embedding.stored_session import stored_session
 from strata.shared.search.embedding.unigram import (
     UnigramTokenizer,
     Vocabulary,
@@ -52,7 +52,9 @@ DIM = 512
 ORDERS = (2, 3, 5)
 
 _GRAPH = "sentence_encoder.onnx"
+_INPUT = "embeddings"
 _PREPARED = "sentence_encoder.arrays"
+_SESSION = "sentence_encoder.session"
 # Change this when `compute_arrays` gives other arrays: files of earlier versions are then replaced.
 _VERSION = 2
 # Number of tables that the token ids are divided among; each has its own scale.
@@ -70,13 +72,19 @@ class SentenceEncoder:
 
     def __init__(self, prepared: PreparedArrays) -> None:
         arrays = prepared.arrays
-        self.release_pages = prepared.release_pages
+        self._prepared = prepared
         self.tokenizer = UnigramTokenizer(arrays)
         self._tables = arrays["tables"]
         self._scale = arrays["scale"]
         self._least = arrays["least"]
         graph = resources.files("strata.shared.search.embedding") / "data" / _GRAPH
-        self._session = open_graph(graph.read_bytes(), weights_in(arrays))
+        self._session = stored_session(
+            _SESSION,
+            _key(),
+            graph.read_bytes(),
+            lambda: weights_in(arrays),
+            {_INPUT: self._embeddings([_UNKNOWN])},
+        )
 
     @classmethod
     def load(cls) -> SentenceEncoder:
@@ -90,13 +98,21 @@ class SentenceEncoder:
 
     def embed(self, ids: Sequence[int]) -> _Floats:
         """Returns the vector of a text; ``ids`` are its token ids without markers."""
-        tokens = np.array([_START, *(ids or [_UNKNOWN]), _END])
-        table = tokens % _TABLES
-        stored = self._tables[table, tokens // _TABLES]
-        rows = stored * self._scale[table, None] + self._least[table, None]
-        [[vector]] = self._session.run(None, {"embeddings": rows.astype(np.float32)})
+        [[vector]] = self._session.run({_INPUT: self._embeddings(ids or [_UNKNOWN])})
         result: _Floats = vector / np.linalg.norm(vector)
         return result
+
+    def release_pages(self) -> None:
+        """Removes the pages of mapped files from this process; see `PreparedArrays`."""
+        self._prepared.release_pages()
+        self._session.release_pages()
+
+    def _embeddings(self, ids: Sequence[int]) -> _Floats:
+        tokens = np.array([_START, *ids, _END])
+        table = tokens % _TABLES
+        stored = self._tables[table, tokens // _TABLES]
+        rows: _Floats = stored * self._scale[table, None] + self._least[table, None]
+        return rows.astype(np.float32)
 
 
 def load_arrays() -> PreparedArrays:
@@ -109,12 +125,15 @@ def load_arrays() -> PreparedArrays:
         DataLossError: A file is not the one that this release was tested with.
     """
     weights, vocabulary = WEIGHTS.find(), VOCABULARY.find()
-    key = f"{_VERSION} {WEIGHTS.sha256} {VOCABULARY.sha256}"
 
     def compute() -> Arrays:
         return compute_arrays(WEIGHTS.checked(weights), VOCABULARY.checked(vocabulary))
 
-    return prepared_arrays(_PREPARED, key, compute)
+    return prepared_arrays(_PREPARED, _key(), compute)
+
+
+def _key() -> str:
+    return f"{_VERSION} {WEIGHTS.sha256} {VOCABULARY.sha256}"
 
 
 def compute_arrays(weights: Path, vocabulary: Path) -> Arrays:
