@@ -630,10 +630,34 @@ async def test_other_methods_of_the_protocol_are_refused_clearly(system: System)
         (b"{}", -32600),
         (b'{"jsonrpc": "1.0", "method": "GetTask"}', -32600),
         (b'{"jsonrpc": "2.0", "method": "message/sing"}', -32601),
+        *(
+            (
+                b'{"jsonrpc": "2.0", "id": %s, "method": "GetTask", "params": {"id": "x"}}' % sent,
+                -32600,
+            )
+            for sent in (b"{}", b"[1]", b"true", b"false", b"1.5")
+        ),
         (b'{"jsonrpc": "2.0", "method": "GetTask", "params": []}', -32602),
         (b'{"jsonrpc": "2.0", "method": "GetTask", "params": {"id": {}}}', -32602),
         (b'{"jsonrpc": "2.0", "method": "tasks/get", "params": {}}', -32602),
         (b'{"jsonrpc": "2.0", "method": "tasks/get", "params": {"id": ""}}', -32001),
+        *(
+            (
+                b'{"jsonrpc": "2.0", "method": "%s", "params": {"id": "x", "historyLength": -1}}'
+                % name,
+                -32602,
+            )
+            for name in (b"GetTask", b"tasks/get")
+        ),
+        *(
+            (
+                b'{"jsonrpc": "2.0", "method": "%s", "params": {"message": {"messageId": "m", '
+                b'"role": "%s", "parts": [{"text": "Hi.", "kind": "text"}]}, "configuration": '
+                b'{"historyLength": -1}}}' % (name, role),
+                -32602,
+            )
+            for name, role in ((b"SendMessage", b"ROLE_USER"), (b"message/send", b"user"))
+        ),
         (
             b'{"jsonrpc": "2.0", "method": "SendMessage", "params": {"message": {"metadata": '
             + b'{"a":' * 150

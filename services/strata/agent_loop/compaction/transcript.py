@@ -15,6 +15,7 @@ from strata.agent_loop.domain.model.chat import ImagePart, TextPart, ToolCall
 from strata.agent_loop.prompts.system_message import format_time
 from strata.protocol.images import image_text
 from strata.shared.messages import MessageRole
+from strata.shared.one_line import escaped
 from strata.shared.replies import sent_text
 from strata.shared.tool_returns import result_of
 
@@ -165,4 +166,4 @@ def _between(messages: Sequence[Message], timezone: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return escaped(json.dumps(value, ensure_ascii=False))

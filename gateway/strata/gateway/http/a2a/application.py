@@ -16,6 +16,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from a2a.utils.task import validate_history_length
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -158,6 +159,7 @@ async def _respond(
         case A2aOperation.SEND:
             result = method.dialect.sent((await tasks.send(params)).build())
         case A2aOperation.GET:
+            validate_history_length(params)
             result = method.dialect.task((await tasks.get(params.id)).build())
         case A2aOperation.LIST:
             page = await tasks.list(params)

@@ -12,6 +12,7 @@ from a2a.utils.errors import (
     InvalidParamsError,
     PushNotificationNotSupportedError,
 )
+from a2a.utils.task import validate_history_length
 from google.protobuf import json_format
 
 from strata.api.common.v1 import message_pb2
@@ -50,6 +51,7 @@ def check_message(request: a2a.SendMessageRequest) -> None:
         raise InvalidParamsError("message.role must be the role of the user.")
     if not message.parts:
         raise InvalidParamsError("message.parts must not be empty.")
+    validate_history_length(configuration)
     if configuration.HasField("task_push_notification_config"):
         raise PushNotificationNotSupportedError(
             "Agents send no push notifications; subscribe to the task, or create a webhook."

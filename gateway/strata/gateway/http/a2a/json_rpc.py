@@ -91,8 +91,9 @@ def parse_rpc_request(body: bytes) -> RpcRequest:
         raise RpcFailureError(
             InvalidRequestError("The body must be one JSON object; batches are not supported.")
         )
-    sent_id = document.get("id")
-    request_id = sent_id if isinstance(sent_id, str | int) and sent_id is not True else None
+    request_id = document.get("id")
+    if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
+        raise RpcFailureError(InvalidRequestError("'id' must be a string, an integer or null."))
     method, params = document.get("method"), document.get("params", {})
     if document.get("jsonrpc") != _VERSION or not isinstance(method, str):
         raise RpcFailureError(
