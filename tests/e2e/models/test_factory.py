@@ -8,10 +8,10 @@ import pytest
 from doubles.bench import Bench, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import Dialect, say
+from loop_time import put_forward
 from strata.agent_loop.domain.model.errors import ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from unit.loop_time import put_forward
 
 
 def url(server: ModelServer, dialect: Dialect) -> str:

@@ -26,11 +26,11 @@ from doubles.script import (
     server_error,
     unauthorized,
 )
+from loop_time import put_forward
 from strata.agent_loop.domain.model.chat import EndpointType, ModelEvent, TextDelta, Timeouts
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint
-from unit.loop_time import put_forward
 
 
 async def failure(bench: Bench, **overrides: Any) -> ModelError:

@@ -200,13 +200,17 @@ async def test_attempts_end_with_the_deadline_of_the_call(echo: Any, keys: Any, 
         requests: RequestStream[Any] = RequestStream(echo.pb.Note(text="end"))
         assert await stub.Chat(requests).read() is grpc.aio.EOF
         requests.close()
-        for _ in range(3):
-            requests = RequestStream()
-            call = stub.Chat(requests, timeout=1)
+
+        async def call_until_deadline() -> None:
+            requests: RequestStream[Any] = RequestStream()
+            # Time enough for the attempts that are refused.
+            call = stub.Chat(requests, timeout=3)
             with pytest.raises(DeadlineExceededError):
                 await call.read()
             requests.close()
-            await eventually(lambda: not readers())
+
+        await asyncio.gather(*(call_until_deadline() for _ in range(3)))
+        await eventually(lambda: not readers())
 
 
 async def test_calls_that_are_written_to_are_attempted_once(

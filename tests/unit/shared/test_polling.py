@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from loop_time import put_forward
 from strata.shared.polling import IdlePause
-from unit.loop_time import put_forward
 
 
 def test_pause_doubles_up_to_a_limit_while_there_is_no_work() -> None:

@@ -73,13 +73,17 @@ class Repeated:
         hinted = self._note_repetition(error)
         self._pause = asyncio.ensure_future(self._backoff.wait(error, hinted=hinted))
         try:
-            return await self._pause
+            has_time = await self._pause
         except asyncio.CancelledError:
             # By `cancel`, or because the reader was cancelled, which cancels the call.
             self._final = self._cancelled = True
             raise
         finally:
             self._pause = None
+        if self._final:
+            # Cancelled when the pause had just ended.
+            raise asyncio.CancelledError
+        return has_time
 
     def _next(self) -> None:
         """Starts the next attempt."""
@@ -124,8 +128,12 @@ class Repeated:
     def cancel(self) -> bool:
         """Cancels the attempt that is under way; there is none after it."""
         self._final = True
-        pending = self._attempt if self._pause is None else self._pause
-        cancelled = bool(pending.cancel())
+        if self._pause is None:
+            cancelled = bool(self._attempt.cancel())
+        else:
+            # Even if the pause has just ended: its reader has not begun another attempt.
+            self._pause.cancel()
+            cancelled = True
         self._cancelled = self._cancelled or cancelled
         if not self._readers:
             self._over()

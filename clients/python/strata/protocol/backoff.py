@@ -27,7 +27,9 @@ class Backoff:
         self._next = first_s
 
     async def wait(self, error: StrataError, *, hinted: bool = True) -> bool:
-        """Waits before the next attempt; returns False at once if no time is left for one.
+        """Waits before the next attempt; returns False if no time is left for one.
+
+        It then returns at once, unless the pause takes longer than planned.
 
         Args:
             error: How the last attempt failed.
@@ -36,7 +38,12 @@ class Backoff:
         hint = (error.retry_after or 0.0) if hinted else 0.0
         pause = max(self._next * random.uniform(0.75, 1.25), hint)  # noqa: S311
         self._next = min(2 * self._next, _LONGEST_PAUSE_S)
-        if self._loop.time() + pause + _LEAST_S > self._until:
+        if not self._has_time_after(pause):
             return False
         await asyncio.sleep(pause)
-        return True
+        # A busy event loop resumes late. An attempt that ends with the deadline would hide how the
+        # last one failed.
+        return self._has_time_after(0.0)
+
+    def _has_time_after(self, pause: float) -> bool:
+        return self._loop.time() + pause + _LEAST_S <= self._until

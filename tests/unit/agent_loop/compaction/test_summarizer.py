@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histories import START, histories
+from loop_time import put_forward
 from strata.agent_loop.compaction import summarizer
 from strata.agent_loop.compaction.summarizer import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
@@ -35,7 +36,6 @@ from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, SUMMARY_P
 from strata.shared.agent_types import AgentType
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.usage import Usage
-from unit.loop_time import put_forward
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=10)
 Answer = str | Exception | None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from loop_time import put_forward
 from strata.agent_loop.context.packaging import CANCELLED
 from strata.agent_loop.domain.run.events import (
     MessageStored,
@@ -36,7 +37,6 @@ from unit.agent_loop.loop.loop_harness import (
     stop_turn,
 )
 from unit.agent_loop.loop.model_replies import reply
-from unit.loop_time import put_forward
 
 
 async def cancelled_turn(harness: LoopHarness, ready: asyncio.Event) -> Sink:

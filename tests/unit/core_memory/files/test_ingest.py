@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest_asyncio
 
+from loop_time import put_forward
 from strata.core_memory.files.ingest import Ingest, IngestOptions
 from strata.core_memory.files.store.queue import FileWork
 from strata.shared.foreground_work import ForegroundWork
-from unit.loop_time import put_forward
 
 POLL_S = 60.0
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loop_time import put_forward
 from strata.shared import context
 from strata.shared.context import RequestContext
 from strata.shared.metric_names import RERANK_SECONDS, RERANKS
@@ -21,7 +22,6 @@ from strata.shared.search.reranking.result_order import (
 )
 from strata.shared.search.result_merge import ResultRank
 from strata.shared.telemetry import Histogram, Telemetry
-from unit.loop_time import put_forward
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
 # Scores like those of models, among them equal ones.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from loop_time import put_forward
 from polling import settle
 from strata.shared.foreground_work import ForegroundWork
 from strata.shared.search.indexing.indexer import Indexer
-from unit.loop_time import put_forward
 
 
 class Work:
