@@ -13,8 +13,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
+from loop_time import put_forward
+from polling import eventually, settle
 from strata.shared import http_connection
-from strata.shared.http_listener import HttpListener, Receive, Scope, Send
+from strata.shared.http_connection import HttpConnection
+from strata.shared.http_listener import Application, HttpListener, Receive, Scope, Send
 
 POST = b"POST / HTTP/1.1\r\nhost: strata\r\n"
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
@@ -28,15 +31,42 @@ async def count_body(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(str(len(body)))(scope, receive, send)
 
 
-@pytest.fixture
-async def port() -> AsyncIterator[int]:
-    """The port of a listener."""
-    listener = HttpListener(lambda _: count_body, "127.0.0.1", 0)
+@asynccontextmanager
+async def listening(application: Application) -> AsyncIterator[int]:
+    """Yields the port of a listener with an application."""
+    listener = HttpListener(lambda _: application, "127.0.0.1", 0)
     channel: Any = None
     await listener.start(channel)
     yield listener.port
     # Stopping waits for the end of the connections.
     await listener.stop()
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """The port of a listener."""
+    async with listening(count_body) as port:
+        yield port
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[HttpConnection]:
+    """The connections that listeners accepted, in order."""
+    accepted: list[HttpConnection] = []
+    connection_made = HttpConnection.connection_made
+
+    def record(self: HttpConnection, transport: asyncio.Transport) -> None:
+        connection_made(self, transport)
+        accepted.append(self)
+
+    monkeypatch.setattr(HttpConnection, "connection_made", record)
+    return accepted
+
+
+async def pass_time(seconds: float) -> None:
+    """Puts the clock of the loop forward, and runs what is due."""
+    put_forward(seconds)
+    await settle()
 
 
 @pytest.mark.parametrize(
@@ -70,28 +100,36 @@ async def test_head_without_end_is_refused(port: int, start: bytes, repeated: by
     assert sent < _MUCH
 
 
+@pytest.mark.parametrize("start", [b"", POST])
 async def test_a_slow_head_closes_the_connection(
-    port: int, monkeypatch: pytest.MonkeyPatch
+    port: int, connections: list[HttpConnection], start: bytes
 ) -> None:
-    monkeypatch.setattr(http_connection, "HEAD_S", 0.2)
-    for start in (b"", POST):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(start)
-        async with asyncio.timeout(20):
-            assert await reader.read() == b""
-        writer.close()
-
-
-async def test_body_may_be_large_and_slow(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "HEAD_S", 0.1)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    size = 4 * http_connection.MAX_HEAD_BYTES
-    writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % size)
-    await asyncio.sleep(0.3)
-    writer.write(b"b" * size)
+    writer.write(start)
+    await eventually(lambda: connections and connections[0]._pending_bytes == len(start))
+    await pass_time(http_connection.HEAD_S + 1)
     async with asyncio.timeout(20):
-        assert (await reader.read()).endswith(str(size).encode())
+        assert await reader.read() == b""
     writer.close()
+
+
+async def test_body_may_be_large_and_slow() -> None:
+    begun = asyncio.Event()
+
+    async def count(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await count_body(scope, receive, send)
+
+    async with listening(count) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        size = 4 * http_connection.MAX_HEAD_BYTES
+        writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % size)
+        await begun.wait()
+        await pass_time(http_connection.HEAD_S + 1)
+        writer.write(b"b" * size)
+        async with asyncio.timeout(20):
+            assert (await reader.read()).endswith(str(size).encode())
+        writer.close()
 
 
 @pytest.mark.parametrize("start", [POST + b"content-length: 9\r\n\r\n", CHUNKED + b"3\r\n"])
@@ -107,59 +145,59 @@ async def test_body_that_stops_closes_the_connection(
 
 
 async def test_response_may_take_longer_than_a_pause_in_a_body(
-    monkeypatch: pytest.MonkeyPatch,
+    connections: list[HttpConnection],
 ) -> None:
-    monkeypatch.setattr(http_connection, "BODY_PAUSE_S", 0.1)
+    may_read, has_read, may_answer = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def count_slowly(scope: Scope, receive: Receive, send: Send) -> None:
-        # The server does not read meanwhile, and then does not answer.
-        await asyncio.sleep(0.3)
+        await may_read.wait()
         body = await Request(scope, receive).body()
-        await asyncio.sleep(0.3)
+        has_read.set()
+        await may_answer.wait()
         await PlainTextResponse(str(len(body)))(scope, receive, send)
 
-    listener = HttpListener(lambda _: count_slowly, "127.0.0.1", 0)
-    channel: Any = None
-    await listener.start(channel)
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    size = 4 * http_connection.MAX_HEAD_BYTES
-    writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % size)
-    writer.write(b"b" * size)
-    async with asyncio.timeout(20):
-        assert (await reader.read()).endswith(str(size).encode())
-    writer.close()
-    await listener.stop()
+    async with listening(count_slowly) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        size = 4 * http_connection.MAX_HEAD_BYTES
+        writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % size)
+        writer.write(b"b" * size)
+        await eventually(lambda: connections and connections[0].flow.read_paused)
+        await pass_time(http_connection.BODY_PAUSE_S + 1)
+        may_read.set()
+        await has_read.wait()
+        await pass_time(http_connection.BODY_PAUSE_S + 1)
+        may_answer.set()
+        async with asyncio.timeout(20):
+            assert (await reader.read()).endswith(str(size).encode())
+        writer.close()
 
 
 async def test_client_has_the_whole_pause_after_the_server_resumes_reading(
-    monkeypatch: pytest.MonkeyPatch,
+    connections: list[HttpConnection],
 ) -> None:
-    monkeypatch.setattr(http_connection, "BODY_PAUSE_S", 1.0)
-    resumed = asyncio.Event()
+    may_read = asyncio.Event()
 
     async def count_late(scope: Scope, receive: Receive, send: Send) -> None:
-        # Most of a pause passes before the server reads on.
-        await asyncio.sleep(0.8)
-        resumed.set()
+        await may_read.wait()
         await count_body(scope, receive, send)
 
-    listener = HttpListener(lambda _: count_late, "127.0.0.1", 0)
-    channel: Any = None
-    await listener.start(channel)
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    # The server pauses after it has read all of this: nothing arrives when it reads on.
-    size = HIGH_WATER_LIMIT + 1
-    writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % (size + 1))
-    writer.write(b"b" * size)
-    await resumed.wait()
-    # The pause that began with the body ends during this one.
-    await asyncio.sleep(0.5)
-    writer.write(b"b")
-    async with asyncio.timeout(20):
-        answer = await reader.read()
-    writer.close()
-    await listener.stop()
-    assert answer.endswith(str(size + 1).encode())
+    async with listening(count_late) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        # The server pauses after it has read all of this: nothing arrives when it reads on.
+        size = HIGH_WATER_LIMIT + 1
+        writer.write(POST + b"content-length: %d\r\nconnection: close\r\n\r\n" % (size + 1))
+        writer.write(b"b" * size)
+        await eventually(lambda: connections and connections[0].flow.read_paused)
+        # Most of a pause passes before the server reads on.
+        await pass_time(0.8 * http_connection.BODY_PAUSE_S)
+        may_read.set()
+        await eventually(lambda: not connections[0].flow.read_paused)
+        # The pause that began with the body ends during this one.
+        await pass_time(0.5 * http_connection.BODY_PAUSE_S)
+        writer.write(b"b")
+        async with asyncio.timeout(20):
+            assert (await reader.read()).endswith(str(size + 1).encode())
+        writer.close()
 
 
 _PIECE = b"a" * 65_536
@@ -187,21 +225,17 @@ async def streaming(pieces: int | None) -> AsyncIterator[tuple[socket.socket, as
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         await StreamingResponse(body())(scope, receive, send)
 
-    listener = HttpListener(lambda _: stream, "127.0.0.1", 0)
-    channel: Any = None
-    await listener.start(channel)
     loop = asyncio.get_running_loop()
-    with socket.socket() as client:
-        # Before the connection: the window is agreed with it.
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-        client.setblocking(False)
-        await loop.sock_connect(client, ("127.0.0.1", listener.port))
-        await loop.sock_sendall(
-            client, b"GET / HTTP/1.1\r\nhost: strata\r\nconnection: close\r\n\r\n"
-        )
-        yield client, ended
-    # Waits for the end of the connections.
-    await listener.stop()
+    async with listening(stream) as port:
+        with socket.socket() as client:
+            # Before the connection: the window is agreed with it.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+            client.setblocking(False)
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(
+                client, b"GET / HTTP/1.1\r\nhost: strata\r\nconnection: close\r\n\r\n"
+            )
+            yield client, ended
 
 
 async def read_some(client: socket.socket) -> bytes:
@@ -222,39 +256,43 @@ async def test_a_client_that_does_not_read_loses_its_connection(
             pass
 
 
-async def test_the_end_of_a_response_does_not_wait_for_a_client_that_does_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(http_connection, "READ_PAUSE_S", 0.2)
-    made: list[http_connection.HttpConnection] = []
-    lost = asyncio.Event()
-    connection_made = http_connection.HttpConnection.connection_made
-    connection_lost = http_connection.HttpConnection.connection_lost
+@pytest.fixture
+def buffering_connections(
+    connections: list[HttpConnection], monkeypatch: pytest.MonkeyPatch
+) -> list[HttpConnection]:
+    """The connections that listeners accepted; the process buffers what a client does not read.
 
-    def made_and_noted(self: http_connection.HttpConnection, transport: asyncio.Transport) -> None:
+    The application never waits for the client, and the system buffers little.
+    """
+    connection_made = HttpConnection.connection_made
+
+    def buffer(self: HttpConnection, transport: asyncio.Transport) -> None:
         connection_made(self, transport)
-        # All of the response fits: the application never waits for the client.
         transport.set_write_buffer_limits(high=64 * len(_PIECE))
-        made.append(self)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
 
-    def lost_and_noted(self: http_connection.HttpConnection, error: Exception | None) -> None:
-        connection_lost(self, error)
-        lost.set()
+    monkeypatch.setattr(HttpConnection, "connection_made", buffer)
+    return connections
 
-    monkeypatch.setattr(http_connection.HttpConnection, "connection_made", made_and_noted)
-    monkeypatch.setattr(http_connection.HttpConnection, "connection_lost", lost_and_noted)
-    async with streaming(48) as (_, ended), asyncio.timeout(20):
+
+async def test_the_end_of_a_response_does_not_wait_for_a_client_that_does_not_read(
+    buffering_connections: list[HttpConnection],
+) -> None:
+    async with streaming(48) as (_, ended):
         await ended.wait()
-        assert made
-        assert not lost.is_set()
-        await lost.wait()
+        [connection] = buffering_connections
+        await eventually(lambda: connection.cycle.response_complete)
+        assert connection.transport.get_write_buffer_size() > 0
+        await pass_time(http_connection.READ_PAUSE_S + 1)
+        assert connection.transport.get_write_buffer_size() == 0
 
 
-async def test_a_client_may_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "READ_PAUSE_S", 0.2)
+async def test_a_client_may_read_slowly(buffering_connections: list[HttpConnection]) -> None:
     received = 0
-    async with streaming(20) as (client, _), asyncio.timeout(20):
+    async with streaming(48) as (client, ended):
+        await ended.wait()
         while piece := await read_some(client):
             received += len(piece)
-            await asyncio.sleep(0.02)
-    assert received > 20 * len(_PIECE)
+            # Several pauses in all.
+            await pass_time(http_connection.READ_PAUSE_S / 10)
+    assert received > 48 * len(_PIECE)
