@@ -6,8 +6,10 @@ import asyncio
 import errno
 import shutil
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import qdrant_edge as edge
@@ -249,24 +251,43 @@ async def test_memory_is_released_once_the_engine_is_not_used(
     worker: EngineWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     released: list[tuple[Path, str]] = []
+    now, checks, release_memory = 1000.0, 0, worker._release_memory
 
     def unmap(folder: Path) -> int:
         released.append((folder, threading.current_thread().name))
         return 0
 
+    async def counted(*, in_use: bool) -> None:
+        nonlocal checks
+        await release_memory(in_use=in_use)
+        checks += 1
+
+    async def pass_time(seconds: float) -> None:
+        """Puts the clock forward, and waits until it was looked at."""
+        nonlocal now
+        now += seconds
+        # One check may have been under way.
+        enough = checks + 2
+        await eventually(lambda: checks >= enough)
+
+    clock = SimpleNamespace(monotonic=lambda: now, perf_counter=time.perf_counter)
+    monkeypatch.setattr(engine_worker, "time", clock)
     monkeypatch.setattr(engine_worker, "release_pages_below", unmap)
-    monkeypatch.setattr(engine_worker, "_IDLE_S", 0.05)
-    flusher = asyncio.create_task(worker.flush_every(0.01))
-    for _ in range(15):
+    monkeypatch.setattr(worker, "_release_memory", counted)
+    await worker.run_now(CollectionStore.names)
+    flusher = asyncio.create_task(worker.flush_every(0.001))
+    for _ in range(5):
+        await pass_time(0.8 * engine_worker._IDLE_S)
         await worker.run_now(CollectionStore.names)
-        await asyncio.sleep(0.01)
     assert released == []
-    await eventually(lambda: len(released) == 1)
+    await pass_time(engine_worker._IDLE_S)
+    assert len(released) == 1
     assert released[0][0] == tmp_path
     # No other call of the engine can unmap a file meanwhile.
     assert released[0][1].startswith("engine")
-    await asyncio.sleep(0.15)
+    await pass_time(3 * engine_worker._IDLE_S)
     assert len(released) == 1, "nothing was used since"
     await worker.run_now(CollectionStore.names)
-    await eventually(lambda: len(released) == 2)
+    await pass_time(engine_worker._IDLE_S)
+    assert len(released) == 2
     flusher.cancel()

@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from polling import eventually
+from loop_time import put_forward
+from polling import settle
 from strata.shared import heap_trim
 from strata.shared.search.embedding import model_threads
 from strata.shared.search.embedding.base import Kind
@@ -72,25 +73,30 @@ async def test_memory_is_returned_after_long_texts(
     await embedder.close()
 
 
-async def test_memory_is_returned_once_no_text_is_embedded_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(model_threads, "_IDLE_S", 0.05)
+async def test_memory_is_returned_once_no_text_is_embedded_any_more() -> None:
     threads, returned = ModelThreads(), 0
 
     def release() -> None:
         nonlocal returned
         returned += 1
 
-    for _ in range(10):
+    async def pass_time(seconds: float) -> None:
+        put_forward(seconds)
+        await settle()
+        # Memory is released in the thread of the queries.
+        await threads.run(lambda: None)
+
+    for _ in range(5):
         await threads.embed(["short"], "query", lambda _: [0.0], release)
-        await asyncio.sleep(0.01)
+        await pass_time(0.8 * model_threads._IDLE_S)
     assert returned == 0
-    await eventually(lambda: returned == 1)
-    await asyncio.sleep(0.15)
+    await pass_time(model_threads._IDLE_S)
+    assert returned == 1
+    await pass_time(3 * model_threads._IDLE_S)
     assert returned == 1, "nothing was used since"
     await threads.embed(["short"], "document", lambda _: [0.0], release)
-    await eventually(lambda: returned == 2)
+    await pass_time(model_threads._IDLE_S)
+    assert returned == 2
     await threads.close()
 
 
