@@ -476,7 +476,8 @@ async def test_process_that_hangs_in_a_transaction_loses_its_locks(
     urls: ServiceDatabase, database: Database
 ) -> None:
     """SIGSTOP leaves the connection open, so PostgreSQL has to detect the silence."""
-    hanging = Database(urls.service_url, hung_timeout=0.5)
+    # Long enough for the pauses between the statements that precede.
+    hanging = Database(urls.service_url, hung_timeout=2.0)
     locked, goes_on = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:

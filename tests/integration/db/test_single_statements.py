@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -34,6 +34,11 @@ NOTES = text_with_columns(
     "note_id",
 )
 END_OWN_SESSION = text("SELECT pg_terminate_backend(pg_backend_pid()), :project")
+# The server then closes the connection after a tenth of a second without a statement. With such a
+# limit from the beginning, it could do so before the first statement.
+CLOSED_WHEN_UNUSED = text(
+    "SELECT pg_sleep(0.2), set_config('idle_session_timeout', '100', false), :project"
+)
 
 
 async def insert(database: Database, project: str, *ids: str) -> list[str]:
@@ -224,10 +229,11 @@ async def test_statement_that_lost_its_connection_is_repeated_only_if_it_reads(
 
 
 async def test_connection_that_was_closed_in_the_pool_is_replaced(urls: ServiceDatabase) -> None:
-    database = Database(urls.service_url, pool_size=1, idle_timeout=0.1)
+    database = Database(urls.service_url, pool_size=1)
     try:
         for number in range(3):
             await insert(database, P, str(number))
+            await database.execute(CLOSED_WHEN_UNUSED, {"project": P}, project_id=P)
             await eventually(lambda: _has_no_session(urls.admin_url))
         assert await notes(database, P) == ["0", "1", "2"]
     finally:
@@ -238,14 +244,20 @@ async def test_connection_that_was_closed_in_the_pool_is_replaced(urls: ServiceD
 async def test_repeat_uses_a_new_connection_when_all_in_the_pool_were_closed(
     urls: ServiceDatabase, alone: bool
 ) -> None:
-    database = Database(urls.service_url, pool_size=4, share=1.0, idle_timeout=0.3)
-    wait = text("SELECT pg_sleep(0.2), :project")
+    database = Database(urls.service_url, pool_size=4, share=1.0)
     values = {"project": P}
+
+    def until_closed() -> None:
+        asyncio.run(eventually(lambda: _has_no_session(urls.admin_url)))
+
     try:
-        await asyncio.gather(*(database.execute(wait, values, project_id=P) for _ in range(4)))
+        statements = (database.execute(CLOSED_WHEN_UNUSED, values, project_id=P) for _ in range(4))
+        await asyncio.gather(*statements)
         assert database.statistics.connections == 4
         # Blocks the event loop, so that the driver has not yet read that the server closed them.
-        time.sleep(1.0)  # noqa: ASYNC251
+        watcher = threading.Thread(target=until_closed)
+        watcher.start()
+        watcher.join()
         if alone:
             assert await insert(database, P, "1") == ["1"]
         else:
@@ -287,7 +299,8 @@ async def test_a_cancelled_statement_is_ended_and_its_connection_can_be_used(
 
 
 async def test_a_statement_past_its_time_limit_is_ended(urls: ServiceDatabase) -> None:
-    database = Database(urls.service_url, pool_size=1, statement_timeout=0.1)
+    # Long enough for the statements that must not exceed it.
+    database = Database(urls.service_url, pool_size=1, statement_timeout=2.0)
     try:
         with pytest.raises(DeadlineExceededError):
             await database.execute(
