@@ -23,6 +23,7 @@ from certificates import self_signed
 from doubles.bench import Bench, collect, request
 from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.script import say
+from polling import settle
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.response_limits import bounded_client
 from strata.shared.settings import MIB
@@ -304,7 +305,7 @@ async def test_connections_are_used_again_and_those_that_the_server_closed_are_n
         assert list(map(len, server.received)) == [3]
         server.close_connections()
         # The loop must have seen that it is closed.
-        await asyncio.sleep(0.05)
+        await settle()
         assert (await client.post(server.url, content=b"{}")).text == "hi"
         assert list(map(len, server.received)) == [3, 1]
 

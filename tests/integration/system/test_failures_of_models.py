@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from doubles.script import Fault, Reply, say
@@ -22,9 +20,10 @@ async def test_a_failure_with_a_character_that_cannot_be_stored_ends_the_run_at_
     text = "I will not\0 do this."
     agent = await system.make_agent()
     system.model.script(Fault(400, text) if answer == "error" else Reply(refusal=text))
-    # Less than the lease of the run.
-    async with asyncio.timeout(8):
-        ran = await system.send(agent, "Hello")
+    ran = await system.send(agent, "Hello")
+    # An end that cannot be stored is followed by another attempt when the lease has expired.
+    attempts = [event.run_started.attempt for event in ran.events if event.HasField("run_started")]
+    assert attempts == [1]
     end = ran.events[-1].run_finished
     assert end.stop_reason == run_event_pb2.STOP_REASON_LLM_API_ERROR
     assert "I will not do this." in end.error.message

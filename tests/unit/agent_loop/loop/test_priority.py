@@ -138,7 +138,6 @@ async def test_the_step_of_a_cancelled_background_turn_is_stored_without_waiting
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("strata.agent_loop.loop.priority._LONGEST_S", 3600.0)
-    monkeypatch.setattr("strata.agent_loop.loop.steps.CLEANUP_S", 0.2)
     harness, control = LoopHarness(), TurnControl()
     harness.model.replies = [harness.calls("blocks")]
     read = TranscriptRange("agent-1", "conversation-1", -1, 9)
