@@ -363,11 +363,12 @@ class HalfPeer:
         return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.ended:
-            there_reader, there = await asyncio.open_connection(self._host, self._port)
-            await asyncio.gather(_copy(reader, there), _copy(there_reader, writer))
-            return
+        # Also if the server cannot be reached any more, or the test ends meanwhile.
         with closing(writer):
+            if self.ended:
+                there_reader, there = await asyncio.open_connection(self._host, self._port)
+                await asyncio.gather(_copy(reader, there), _copy(there_reader, writer))
+                return
             await reader.readexactly(24)
             writer.write(_frame(_SETTINGS))
             while not self.ended:
