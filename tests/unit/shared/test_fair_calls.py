@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from loop_time import put_forward
 from polling import settle
 from strata.protocol.errors import DeadlineExceededError, Reason, ResourceExhaustedError
 from strata.protocol.shapes import RpcShape
@@ -214,9 +215,17 @@ async def test_calls_of_background_work_hold_nobody_back() -> None:
     await held.end()
 
 
+_IDLE_S = 60.0
+
+
+async def _pass_time(seconds: float) -> None:
+    put_forward(seconds)
+    await settle()
+
+
 async def _messages(*pauses: float) -> AsyncIterator[int]:
     for number, pause in enumerate(pauses):
-        await asyncio.sleep(pause)
+        await (_pass_time(pause) if pause else asyncio.sleep(0))
         yield number
 
 
@@ -224,25 +233,25 @@ async def _receive(method: ServedMethod, pauses: list[float], work: float = 0.0)
     async def proceed(call: Any) -> list[int]:
         numbers = []
         async for message in call.request:
-            await asyncio.sleep(work)
+            await _pass_time(work)
             numbers.append(message)
         return numbers
 
-    run = IdleUploads(0.2).bind(method, proceed)
+    run = IdleUploads(_IDLE_S).bind(method, proceed)
     numbers: list[int] = await run(SimpleNamespace(request=_messages(*pauses)))  # type: ignore[arg-type]
     return numbers
 
 
 @pytest.mark.parametrize("method", [UPLOAD, BOTH_WAYS], ids=["one way", "both ways"])
 async def test_an_upload_that_sends_nothing_is_ended(method: ServedMethod) -> None:
-    assert await _receive(method, [0, 0.01, 0.01]) == [0, 1, 2]
-    with pytest.raises(DeadlineExceededError, match=r"sent nothing for 0\.2 seconds"):
-        await _receive(method, [0, 60])
+    assert await _receive(method, [0, 0.8 * _IDLE_S, 0.8 * _IDLE_S]) == [0, 1, 2]
+    with pytest.raises(DeadlineExceededError, match="sent nothing for 60 seconds"):
+        await _receive(method, [0, 1.1 * _IDLE_S])
 
 
 async def test_the_working_time_of_the_server_does_not_count_as_idle() -> None:
-    assert await _receive(UPLOAD, [0, 0], work=0.3) == [0, 1]
+    assert await _receive(UPLOAD, [0, 0], work=1.5 * _IDLE_S) == [0, 1]
 
 
 async def test_streams_whose_client_only_answers_may_be_idle() -> None:
-    assert await _receive(ASKING, [0, 0.4]) == [0, 1]
+    assert await _receive(ASKING, [0, 2 * _IDLE_S]) == [0, 1]
