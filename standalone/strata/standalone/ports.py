@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -57,17 +58,73 @@ def _first_port_of_connections() -> int:
         return _USUAL_FIRST_PORT
 
 
-def next_free_port(preferred: int, excluding: Collection[int] = ()) -> int:
-    """Returns the first free port on loopback from `preferred` on; after twenty, any free one.
+class PortClaims:
+    """The ports of one local Strata, which no other one on this machine chooses meanwhile.
 
-    Args:
-        preferred: The first port to try.
-        excluding: Ports that are already assigned but not bound yet.
+    A port is chosen, and announced, seconds before it is bound: the engines start in between. A
+    claim is an abstract Unix socket (Linux): it ends with its process and holds for the same
+    network namespace as the port. On other systems only this object excludes its ports.
     """
-    for port in range(preferred, preferred + _NEXT_PORTS):
-        if port not in excluding and pick_port(port) == port:
-            return port
-    return pick_port()
+
+    def __init__(self) -> None:
+        self._claims: dict[int, socket.socket | None] = {}
+
+    @property
+    def ports(self) -> Collection[int]:
+        """The claimed ports."""
+        return self._claims.keys()
+
+    def claim(self, port: int) -> bool:
+        """Claims a port, whether it is free or not; returns False if it is claimed already."""
+        if port in self._claims:
+            return False
+        if sys.platform != "linux":
+            self._claims[port] = None
+            return True
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0strata-port-{port}")
+        except OSError:
+            claim.close()
+            return False
+        self._claims[port] = claim
+        return True
+
+    def pick(self, preferred: int | None = None) -> int:
+        """Claims and returns `preferred` if it is free, else another port, as `pick_port` does."""
+        port = pick_port(preferred)
+        for _ in range(_TRIES):
+            if self.claim(port):
+                return port
+            port = pick_port()
+        raise UnavailableError("no free TCP port on 127.0.0.1")
+
+    def next_free(self, preferred: int) -> int:
+        """Claims and returns the first free port from `preferred` on; after twenty, any one."""
+        for port in range(preferred, preferred + _NEXT_PORTS):
+            # Claimed before the test: another process may bind the port and end its claim.
+            if self.claim(port):
+                if pick_port(port) == port:
+                    return port
+                self._release(port)
+        return self.pick()
+
+    def _release(self, port: int) -> None:
+        claim = self._claims.pop(port)
+        if claim is not None:
+            claim.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for port in list(self._claims):
+            self._release(port)
 
 
 class ReservedPort:

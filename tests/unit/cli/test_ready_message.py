@@ -18,6 +18,7 @@ from strata.protocol.errors import WrongSettingError
 from strata.standalone.compose.local import Local, _check_settings, _internal_address
 from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.data_folder import DataFolder
+from strata.standalone.ports import PortClaims
 
 
 class Model:
@@ -54,7 +55,7 @@ def folder_in_brackets(open_folder: Path) -> Iterator[DataFolder]:
 
 def shown(folder: DataFolder, **settings: Any) -> str:
     gateway = GatewaySettings(port=7600, **settings)
-    local = Local(folder, cast("Any", Storage()), cast("Any", Model()), gateway, *[""] * 4)
+    local = Local(folder, cast("Any", Storage()), cast("Any", Model()), gateway, "", "", "", "")
     out = StringIO()
     _announce_ready(Console(file=out, soft_wrap=True), local, {})
     return out.getvalue()
@@ -91,14 +92,19 @@ def test_listening_on_all_addresses_without_tls_prints_a_warning(
 def test_a_local_listener_without_tls_exists_for_every_gateway(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert _internal_address("127.0.0.1") == _internal_address("0.0.0.0") == ""
-    assert _internal_address("192.0.2.1").startswith("127.0.0.1:")
+    assert _inner("127.0.0.1") == _inner("0.0.0.0") == ""
+    assert _inner("192.0.2.1").startswith("127.0.0.1:")
     certificate, key = self_signed(tmp_path, ["localhost"])
     monkeypatch.setenv("STRATA_GATEWAY_TLS_CERTIFICATE_FILE", str(certificate))
     monkeypatch.setenv("STRATA_GATEWAY_TLS_KEY_FILE", str(key))
-    assert _internal_address("127.0.0.1").startswith("127.0.0.1:")
+    assert _inner("127.0.0.1").startswith("127.0.0.1:")
     monkeypatch.setenv("STRATA_GATEWAY_INTERNAL_LISTEN", "127.0.0.1:7610")
-    assert _internal_address("127.0.0.1") == "127.0.0.1:7610"
+    assert _inner("127.0.0.1") == "127.0.0.1:7610"
+
+
+def _inner(host: str) -> str:
+    with PortClaims() as ports:
+        return _internal_address(host, ports)
 
 
 @pytest.mark.parametrize("only", ["tls_certificate_file", "tls_key_file", "tls_client_ca_file"])

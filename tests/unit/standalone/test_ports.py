@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from strata.standalone.ports import ReservedPort, next_free_port, pick_port
+from strata.standalone.ports import PortClaims, ReservedPort, pick_port
+
+_HOLDER = """
+import sys
+from strata.standalone.ports import PortClaims
+with PortClaims() as ports:
+    print(ports.pick(int(sys.argv[1])), flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_port_that_is_free_is_kept() -> None:
@@ -51,10 +61,31 @@ def test_the_next_port_is_used_if_the_preferred_one_is_in_use() -> None:
         for port in range(21_000, 30_000, 7)
         if pick_port(port) == port and pick_port(port + 1) == port + 1
     )
-    assert next_free_port(preferred) == preferred
-    with socket.create_server(("127.0.0.1", preferred)):
-        assert next_free_port(preferred) == preferred + 1
-    assert next_free_port(preferred, excluding={preferred}) == preferred + 1
+    with PortClaims() as ports:
+        assert ports.next_free(preferred) == preferred
+    with socket.create_server(("127.0.0.1", preferred)), PortClaims() as ports:
+        assert ports.next_free(preferred) == preferred + 1
+        assert preferred not in ports.ports
+
+
+@pytest.mark.child_process
+def test_a_claimed_port_is_chosen_by_no_other_process_until_its_holder_ends() -> None:
+    port = pick_port()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder, PortClaims() as ports:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == f"{port}\n"
+        assert ports.pick(port) != port
+        assert ports.next_free(port) != port
+        holder.kill()
+        holder.wait()
+        assert ports.pick(port) == port
+        assert ports.pick(port) != port
 
 
 def test_a_picked_port_is_outside_of_the_range_for_outgoing_connections() -> None:

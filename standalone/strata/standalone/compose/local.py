@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.compose.storage import Storage, open_storage
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.files import write_atomically
-from strata.standalone.ports import next_free_port, pick_port
+from strata.standalone.ports import PortClaims
 
 HOST = "127.0.0.1"
 # For the person at the terminal.
@@ -70,6 +70,7 @@ class Local:
         model_master_keys: Encrypt the stored keys of model providers; one per line, the newest
             first.
         tool_master_keys: Encrypt the stored secrets of tools, in the same form.
+        ports: The ports of its servers.
     """
 
     folder: DataFolder
@@ -80,6 +81,7 @@ class Local:
     worker_key: str = field(repr=False)
     model_master_keys: str = field(repr=False)
     tool_master_keys: str = field(repr=False)
+    ports: PortClaims = field(default_factory=PortClaims, repr=False)
 
     @property
     def address(self) -> str:
@@ -184,18 +186,17 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
     storage = await open_storage(folder, stack, in_process=not options.split)
     database = storage.databases["gateway"]
-    port = pick_port(options.port)
-    http_port = _port(GatewaySettings().http_port, DEFAULT_HTTP_PORT, options, {port})
-    metrics_port = _port(
-        GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, options, {port, http_port}
-    )
+    ports = stack.enter_context(PortClaims())
+    port = ports.pick(options.port)
+    http_port = _port(GatewaySettings().http_port, DEFAULT_HTTP_PORT, options, ports)
+    metrics_port = _port(GatewaySettings().metrics_port, DEFAULT_METRICS_PORT, options, ports)
     gateway = GatewaySettings(
         host=options.host,
         port=port,
         http_port=http_port,
         metrics_port=metrics_port,
         metrics_host=GatewaySettings().metrics_host or HOST,
-        internal_listen=_internal_address(options.host),
+        internal_listen=_internal_address(options.host, ports),
         database_url=database.service_url,
         worker_database_url=database.worker_url,
         token_private_key=private_key,
@@ -219,6 +220,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         worker_key,
         model_master_keys,
         tool_master_keys,
+        ports,
     )
     # The tool runner may start before tool execution.
     local.packages_path.mkdir(mode=0o755, exist_ok=True)
@@ -265,20 +267,21 @@ def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:
     return path, path.read_text() if path.exists() else None
 
 
-def _port(
-    configured: int | None, usual: int, options: LocalOptions, assigned: Collection[int]
-) -> int:
+def _port(configured: int | None, usual: int, options: LocalOptions, ports: PortClaims) -> int:
     """Returns the port of the settings, which must then be free; else the usual or the next one."""
     if configured is None and options.port:
-        return next_free_port(usual, excluding=assigned)
+        return ports.next_free(usual)
     # Chosen here, because it is announced and stays the same when the gateway is restarted.
-    return configured or pick_port()
+    if not configured:
+        return ports.pick()
+    ports.claim(configured)
+    return configured
 
 
-def _internal_address(host: str) -> str:
+def _internal_address(host: str, ports: PortClaims) -> str:
     """Returns a second, local address if the first one uses TLS or is not on loopback."""
     settings = GatewaySettings()
     reached = host in _REACHED_ON_LOOPBACK and settings.tls is None
     if settings.internal_listen or reached:
         return settings.internal_listen
-    return f"{HOST}:{pick_port()}"
+    return f"{HOST}:{ports.pick()}"

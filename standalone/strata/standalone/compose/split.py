@@ -19,7 +19,7 @@ from strata.protocol.errors import UnavailableError
 from strata.shared import service_entry
 from strata.standalone.compose.local import HOST, Local
 from strata.standalone.compose.services import ALL_SERVICES, GATEWAY, INNER_SERVICES, ServiceSpec
-from strata.standalone.ports import ReservedPort, next_free_port
+from strata.standalone.ports import ReservedPort
 from strata.standalone.settings import environment_of_service
 from strata.standalone.supervisor import (
     Command,
@@ -119,7 +119,7 @@ async def start_services(
         stop_now: Once it is set, services that are being stopped get no more time.
     """
     ports = {
-        spec.name: stack.enter_context(ReservedPort(excluding=(local.gateway.port,)))
+        spec.name: stack.enter_context(ReservedPort(excluding=local.ports.ports))
         for spec in INNER_SERVICES
     }
     targets = {name: f"{HOST}:{port.number}" for name, port in ports.items()}
@@ -153,9 +153,8 @@ def _metrics_ports(local: Local) -> dict[str, int]:
     """Returns a metrics port for each service: the gateway's, and the free ones after it."""
     ports = {GATEWAY.name: local.metrics_port}
     last = local.metrics_port
-    assigned = [port for port in (local.gateway.port, local.gateway.http_port) if port is not None]
     for spec in INNER_SERVICES:
-        last = ports[spec.name] = next_free_port(last + 1, excluding=assigned)
+        last = ports[spec.name] = local.ports.next_free(last + 1)
     return ports
 
 
