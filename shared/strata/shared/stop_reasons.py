@@ -22,3 +22,15 @@ class StopReason(StrEnum):
     NO_PROGRESS = "no_progress"
     """The run repeated the same steps."""
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "context_window_overflow_in_system_prompt"
+
+
+_OF_COMPLETED_RUNS = frozenset(
+    {
+        StopReason.END_TURN,
+        StopReason.MAX_STEPS,
+        StopReason.TOOL_RULE,
+        StopReason.REQUIRES_APPROVAL,
+    }
+)
+FAILURES = frozenset(StopReason) - _OF_COMPLETED_RUNS - {StopReason.CANCELLED}
+"""The stop reasons of failed runs (the comments of the proto's RunState)."""

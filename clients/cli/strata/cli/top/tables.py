@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from strata.cli.top.samples import Interval, Reading
 from strata.shared import metric_names as names
+from strata.shared.stop_reasons import FAILURES
 
 NOTHING = "-"
 _SHARE = 0.95
@@ -49,7 +50,10 @@ def live_tables(before: Sequence[Reading], after: Sequence[Reading]) -> list[Liv
 def _runs(interval: Interval) -> LiveTable:
     active = interval.present(names.RUNS_ACTIVE, "kind")
     finished = interval.rates(names.RUNS_FINISHED, "kind")
-    failed = interval.rates(names.RUNS_FINISHED, "kind", stop_reason="error")
+    failed: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for reason in FAILURES:
+        for kind, rate in interval.rates(names.RUNS_FINISHED, "kind", stop_reason=reason).items():
+            failed[kind] += rate
     waits = interval.quantiles(names.RUN_WAIT_SECONDS, _SHARE, "kind")
     durations = interval.quantiles(names.RUN_SECONDS, _SHARE, "kind")
     # Every gateway reports the same queue.

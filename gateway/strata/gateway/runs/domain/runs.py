@@ -20,7 +20,7 @@ from strata.gateway.runs.domain.memory_agents import MemoryRunStore, TendedTurn,
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import RunState, Trigger, after
 from strata.protocol.errors import NotFoundError, Reason
-from strata.shared.stop_reasons import StopReason
+from strata.shared.stop_reasons import FAILURES, StopReason
 from strata.shared.usage import Usage
 
 
@@ -60,21 +60,12 @@ class OnBusy(StrEnum):
 NO_STOP_REASON = "UNSPECIFIED"
 """The stored value, also sent by webhooks, while a run has no stop reason."""
 
-_SUCCESSFUL_STOP_REASONS = frozenset(
-    {
-        StopReason.END_TURN,
-        StopReason.MAX_STEPS,
-        StopReason.TOOL_RULE,
-        StopReason.REQUIRES_APPROVAL,
-    }
-)
-
 
 def trigger_of(stop_reason: StopReason) -> Trigger:
     """Returns how a run with this stop reason ends (the comments of the proto's RunState)."""
-    if stop_reason in _SUCCESSFUL_STOP_REASONS:
-        return Trigger.COMPLETE
-    return Trigger.STOP if stop_reason is StopReason.CANCELLED else Trigger.FAIL
+    if stop_reason in FAILURES:
+        return Trigger.FAIL
+    return Trigger.STOP if stop_reason is StopReason.CANCELLED else Trigger.COMPLETE
 
 
 @dataclass(frozen=True, slots=True)
