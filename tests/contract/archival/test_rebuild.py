@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from archival_stores import Finder
 from strata.archival.search.backlogs import ChunkBacklog, PassageBacklog
 from strata.archival.search.index import ChunkIndex, PassageIndex
+from strata.protocol.errors import UnavailableError
 from strata.shared.ids import new_id
 from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
+from strata.shared.search.indexing.indexer import Backlog
 from strata.shared.search.qdrant_wire import common
 from strata.shared.search.vectors.client import connect
 from strata.shared.telemetry import Telemetry
@@ -95,3 +99,25 @@ async def test_lag_of_the_index_is_measured(
     await finder.index_all()
     assert await lags() == [0, 0]
     assert telemetry.gauge(INDEX_LAG_SECONDS, collection="passages").value == 0
+
+
+async def test_lag_of_the_index_is_measured_while_the_engine_is_away(
+    mortal_finder: Finder, mortal_engine: EmbeddedVectors
+) -> None:
+    telemetry, stores = Telemetry(), mortal_finder.stores
+    backlogs: dict[str, Backlog] = {
+        "passages": PassageBacklog(
+            stores.pending, mortal_finder.index, batch=9, telemetry=telemetry
+        ),
+        "file-chunks": ChunkBacklog(
+            stores.queue, mortal_finder.chunk_index, batch=9, telemetry=telemetry
+        ),
+    }
+    await mortal_engine.stop()
+    await stores.insert(new_id("agent"), "one", "two")
+    await stores.index_file(new_id("folder"), new_id("file"), "a", "b", "c")
+    for backlog in backlogs.values():
+        with pytest.raises(UnavailableError):
+            await backlog.ensure()
+    waiting = [telemetry.gauge(INDEX_WAITING, collection=name).value for name in backlogs]
+    assert waiting == [2, 3]

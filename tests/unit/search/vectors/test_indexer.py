@@ -6,6 +6,7 @@ import asyncio
 
 from loop_time import put_forward
 from polling import settle
+from strata.protocol.errors import UnavailableError
 from strata.shared.foreground_work import ForegroundWork
 from strata.shared.search.indexing.indexer import Indexer
 
@@ -86,6 +87,32 @@ async def test_idle_backlogs_are_checked_less_often_until_a_commit() -> None:
         ]  # fmt: skip
         indexer.wake()
         assert [await looks_after(seconds) for seconds in (0, 61)] == [5, 6]
+    finally:
+        running.cancel()
+
+
+class UnreachableBacklog(CountedBacklog):
+    """A backlog whose engine cannot be reached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    async def ensure(self) -> None:
+        self.checks += 1
+        raise UnavailableError("the engine cannot be reached")
+
+
+async def test_every_backlog_is_checked_while_the_engine_is_away() -> None:
+    first, second, polled = (UnreachableBacklog() for _ in range(3))
+    indexer = Indexer([first, second], poll=60, polled=[polled])
+    running = asyncio.create_task(indexer.run())
+    try:
+        for checks in (1, 2):
+            await settle()
+            assert [backlog.checks for backlog in (first, second, polled)] == [checks] * 3
+            assert first.looks == 0
+            put_forward(61)
     finally:
         running.cancel()
 

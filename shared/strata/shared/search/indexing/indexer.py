@@ -106,6 +106,15 @@ class CollectionCheck:
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
+        try:
+            await self._ensure_index()
+        except StrataError:
+            # Texts wait for an engine that cannot be reached, too.
+            self._gauges.set(await self._pending.lag())
+            raise
+        self._gauges.set(await self._pending.lag())
+
+    async def _ensure_index(self) -> None:
         # Marks texts as pending before the collection exists: an empty one must not count
         # as complete.
         is_missing = await self._index.is_missing()
@@ -119,7 +128,6 @@ class CollectionCheck:
                 )
         self._was_checked = True
         await self._index.ensure()
-        self._gauges.set(await self._pending.lag())
 
 
 class Backlog(Protocol):
@@ -198,8 +206,7 @@ class Indexer:
         while True:
             try:
                 if loop.time() - checked > self._check_interval_s:
-                    for backlog in (*self._backlogs, *self._polled):
-                        await backlog.ensure()
+                    await self._ensure()
                     checked = loop.time()
                 has_more = False
                 if not is_poll or self._find_work is None or await self._find_work():
@@ -223,6 +230,21 @@ class Indexer:
             await idle_pause.wait(self._wake)
             is_poll = not self._wake.is_set()
             self._wake.clear()
+
+    async def _ensure(self) -> None:
+        """Checks every backlog, also after one that fails, because each measures its own lag.
+
+        Raises:
+            StrataError: The error of the first backlog that failed.
+        """
+        errors: list[StrataError] = []
+        for backlog in (*self._backlogs, *self._polled):
+            try:
+                await backlog.ensure()
+            except StrataError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     async def index_pending(self) -> bool:
         """Indexes one batch of every backlog; returns whether more may wait.
