@@ -134,17 +134,35 @@ class DataFolder(DataFolderReader):
             self._published.close()
             self._published = None
 
-    def secret(self, name: str, make: Callable[[], str] | None = None) -> str:
+    def secret(
+        self,
+        name: str,
+        make: Callable[[], str] | None = None,
+        check: Callable[[str], object] | None = None,
+    ) -> str:
         """Returns a secret of this folder, created at the first call. The folder must be open.
 
         Args:
             name: Its file name.
             make: Creates it; by default 32 random bytes as text.
+            check: Raises `ValueError` for a text that is not such a secret.
+
+        Raises:
+            FailedPreconditionError: The file is empty or damaged. It is not replaced, because what
+                is stored may depend on it.
         """
         path = self.secrets / name
         if not path.exists():
             write_atomically(path, make() if make is not None else secrets.token_urlsafe(32))
-        return path.read_text()
+        secret = read_secret(path)
+        if secret is None:
+            raise _damaged(path, "it is empty or not text")
+        if check is not None:
+            try:
+                check(secret)
+            except ValueError as error:
+                raise _damaged(path, str(error)) from error
+        return secret
 
     def role_passwords(self, service: str) -> RolePasswords:
         """Returns the passwords of a service's database roles. The folder must be open."""
@@ -155,6 +173,23 @@ class DataFolder(DataFolderReader):
             service=self.secret(f"postgres-{service}"),
             worker=self.secret(f"postgres-{service}-worker"),
         )
+
+
+def read_secret(path: Path) -> str | None:
+    """Returns the text of a file without space around it; None if it has none."""
+    try:
+        return path.read_text("utf-8").strip() or None
+    except UnicodeDecodeError:
+        return None
+
+
+def _damaged(path: Path, problem: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"the secret {path} is damaged: {problem}. Restore this file from a copy of the data"
+        " folder, or make a new folder from a backup (`strata restore`).",
+        reason=Reason.CORRUPT_DATA,
+        metadata={"file": str(path)},
+    )
 
 
 def _check_passage(path: Path, identity: Identity) -> None:

@@ -208,6 +208,7 @@ class EmbeddedPostgres:
                 self._settings.pop(name, None)
         version = self._data / "PG_VERSION"
         if not version.exists():
+            self._check_is_new()
             self._make_data()
         elif version.read_text().strip() != str(major):
             raise FailedPreconditionError(
@@ -216,6 +217,19 @@ class EmbeddedPostgres:
                 " folder (`strata backup`), and make a new folder from it with this one (`strata"
                 " restore`).",
                 reason=Reason.SCHEMA_OUTDATED,
+            )
+
+    def _check_is_new(self) -> None:
+        """Checks that there is no data, which `_make_data` would delete.
+
+        It renames the folder when it is complete, so an interrupted start leaves no other one.
+        """
+        if self._data.exists() and any(self._data.iterdir()):
+            raise FailedPreconditionError(
+                f"{self._data} is not a complete database: it has no file PG_VERSION. Restore the"
+                " folder from a copy, or make a new one from a backup (`strata restore`).",
+                reason=Reason.CORRUPT_DATA,
+                metadata={"folder": str(self._data)},
             )
 
     def _make_data(self) -> None:

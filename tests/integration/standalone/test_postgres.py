@@ -218,6 +218,18 @@ async def test_data_of_another_major_version_is_refused_untouched(
     await server.start()
 
 
+async def test_incomplete_data_is_refused_untouched(server: EmbeddedPostgres) -> None:
+    await server.stop()
+    version = server.folder / "data" / "PG_VERSION"
+    text = version.read_text()
+    version.unlink()
+
+    with pytest.raises(FailedPreconditionError, match=r"no file PG_VERSION.*strata restore"):
+        await EmbeddedPostgres(server.folder).start()
+    version.write_text(text)
+    await server.start()
+
+
 async def test_a_used_port_is_replaced_by_a_free_one(server: EmbeddedPostgres) -> None:
     port = server.port
     await server.stop()

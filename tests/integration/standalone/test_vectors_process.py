@@ -197,6 +197,36 @@ async def test_the_error_for_a_second_supervisor_names_the_holder(own: EmbeddedV
         await EmbeddedVectors(own.folder).start()
 
 
+@pytest.mark.parametrize(
+    ("aliases", "description"),
+    [(b'{"alias": "so', b'{"collectionNa'), (b"\xff\x00", b"\xff\x00"), (b"[]", b'{"of": 1}')],
+)
+async def test_the_engine_starts_with_damaged_descriptions(
+    own: EmbeddedVectors, aliases: bytes, description: bytes
+) -> None:
+    client = connect(own)
+    await make(client)
+    await make(client, "sound")
+    await client.update_collection_aliases([create_alias("alias", "sound")])
+    await client.close()
+    await own.stop()
+    (own.folder / "aliases.json").write_bytes(aliases)
+    (own.folder / "collections" / STEM / "collection.json").write_bytes(description)
+
+    await own.start()
+    client = connect(own)
+    try:
+        # The services build what is missing again.
+        names = [collection.name for collection in (await client.get_collections()).collections]
+        assert names == ["sound"]
+        assert (await client.get_aliases()).aliases == []
+        await make(client)
+        await client.update_collection_aliases([create_alias("alias", "sound")])
+        assert (await client.count("alias")).count == 0
+    finally:
+        await client.close()
+
+
 async def test_incomplete_collections_are_removed_and_damaged_ones_reported(
     own: EmbeddedVectors,
 ) -> None:

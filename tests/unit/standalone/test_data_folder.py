@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from strata.client.data_folder import Runtime
 from strata.client.settings import default_data_folder
 from strata.protocol.errors import FailedPreconditionError, Reason
+from strata.shared.secrets import generate_master_key
+from strata.standalone.compose.local import _master_key, _signing_key
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.locks import FolderLock
 from strata.standalone.postgres_binaries import unprivileged_identity
@@ -167,3 +170,43 @@ def test_the_metrics_addresses_are_written_in_the_format_of_prometheus(open_fold
     data.announce_metrics("::1", {"strata": 1})
     [target] = json.loads(data.metrics_targets.read_text())
     assert target["targets"] == ["[::1]:1"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00"])
+def test_a_damaged_secret_is_refused_and_kept(path: Path, content: bytes) -> None:
+    path.parent.parent.mkdir(mode=0o755, parents=True)
+    data = DataFolder(path)
+    data.open()
+    secret = data.secret("key")
+    file = data.secrets / "key"
+    file.write_bytes(content)
+    with pytest.raises(
+        FailedPreconditionError, match=f"{file} is damaged.*strata restore"
+    ) as error:
+        data.secret("key")
+    assert error.value.reason is Reason.CORRUPT_DATA
+    assert file.read_bytes() == content
+    file.write_text(f"{secret}\n")
+    assert data.secret("key") == secret, "an editor may have added the end of the line"
+    data.close()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda data: _signing_key(data, "signing-key"),
+        lambda data: _master_key(data, "master-key"),
+        lambda data: _master_key(data, "tool-master-key", generate_master_key()),
+    ],
+)
+def test_a_key_that_lost_its_end_is_refused(path: Path, read: Callable[[DataFolder], str]) -> None:
+    path.parent.parent.mkdir(mode=0o755, parents=True)
+    data = DataFolder(path)
+    data.open()
+    key = read(data)
+    assert read(data) == key
+    (file,) = data.secrets.iterdir()
+    os.truncate(file, file.stat().st_size - 20)
+    with pytest.raises(FailedPreconditionError, match=f"{file} is damaged"):
+        read(data)
+    data.close()

@@ -14,14 +14,14 @@ from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organizat
 from strata.gateway.settings import DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT, GatewaySettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.logs import LogFormat, LogLevel
-from strata.shared.secrets import generate_master_key
+from strata.shared.secrets import generate_master_key, read_master_keys
 from strata.shared.tracing.settings import TraceSettings
 from strata.standalone.chat_model.progress import Progress, ignore
 from strata.standalone.chat_model.settings import LocalDemoSettings
 from strata.standalone.compose.model import ChatModelSettings, prepare_model
 from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.compose.storage import Storage, open_storage
-from strata.standalone.data_folder import DataFolder
+from strata.standalone.data_folder import DataFolder, read_secret
 from strata.standalone.files import write_atomically
 from strata.standalone.ports import PortClaims
 
@@ -180,8 +180,8 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         FailedPreconditionError: A file of the TLS settings cannot be used.
     """
     _check_settings()
-    private_key = folder.secret("token-signing-key", lambda: generate_key_pair()[0])
-    worker_key = folder.secret("core-memory-worker-key", lambda: generate_key_pair()[0])
+    private_key = _signing_key(folder, "token-signing-key")
+    worker_key = _signing_key(folder, "core-memory-worker-key")
     model_master_keys, tool_master_keys = _master_keys(folder)
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
     storage = await open_storage(folder, stack, in_process=not options.split)
@@ -201,7 +201,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         worker_database_url=database.worker_url,
         token_private_key=private_key,
         key_pepper=folder.secret("key-pepper"),
-        master_keys=tuple(folder.secret("gateway-master-key", generate_master_key).split()),
+        master_keys=tuple(_master_key(folder, "gateway-master-key").split()),
         # The lock of the data folder excludes a second gateway.
         only_replica=True,
         pool_size=_POOL_SIZE,
@@ -243,11 +243,22 @@ def _master_keys(folder: DataFolder) -> tuple[str, str]:
     Folders of earlier releases have one key for both. It remains the second key of tool_execution,
     so that secrets of tools that were sealed with it can still be opened.
     """
-    shared = folder.secrets / "master-key"
-    earlier = shared.read_text() if shared.exists() else ""
-    of_models = folder.secret("master-key", generate_master_key)
-    of_tools = folder.secret("tool-master-key", lambda: f"{generate_master_key()}\n{earlier}")
-    return of_models, of_tools
+    may_be_of_both = (folder.secrets / "master-key").exists()
+    of_models = _master_key(folder, "master-key")
+    return of_models, _master_key(folder, "tool-master-key", of_models if may_be_of_both else "")
+
+
+def _signing_key(folder: DataFolder, name: str) -> str:
+    return folder.secret(name, lambda: generate_key_pair()[0], public_key_of)
+
+
+def _master_key(folder: DataFolder, name: str, earlier: str = "") -> str:
+    """Returns master keys, one per line: a new one, and then the earlier one if there is one."""
+    return folder.secret(
+        name,
+        lambda: f"{generate_master_key()}\n{earlier}",
+        lambda text: read_master_keys(text.split()),
+    )
 
 
 async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
@@ -264,7 +275,7 @@ async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
 
 def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:
     path = folder.secrets / name
-    return path, path.read_text() if path.exists() else None
+    return path, read_secret(path) if path.exists() else None
 
 
 def _port(configured: int | None, usual: int, options: LocalOptions, ports: PortClaims) -> int:

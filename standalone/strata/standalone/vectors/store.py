@@ -59,9 +59,7 @@ class CollectionStore:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._alias_file = folder / "aliases.json"
         self._collections = dict(self._load())
-        self._aliases: dict[str, str] = {}
-        if self._alias_file.exists():
-            self._aliases = json.loads(self._alias_file.read_text())
+        self._aliases = self._load_aliases()
 
     def _load(self) -> Iterable[tuple[str, _Collection]]:
         """Yields the stored collections by name; deletes the folders of incomplete ones."""
@@ -70,14 +68,31 @@ class CollectionStore:
             if not description.exists():
                 shutil.rmtree(folder)
                 continue
-            created = json_format.Parse(
-                description.read_text(), wire.collections.CreateCollection()
-            )
+            try:
+                created = json_format.Parse(
+                    description.read_text(), wire.collections.CreateCollection()
+                )
+            except (json_format.ParseError, UnicodeDecodeError) as error:
+                _log.error("collection damaged", collection=folder.name, error=str(error))
+                shutil.rmtree(folder)
+                continue
             try:
                 yield folder.name, _Collection(created, edge.EdgeShard.load(str(folder / "shard")))
             except Exception as error:  # noqa: BLE001 - the engine has one type for all errors
                 _log.error("collection damaged", collection=folder.name, error=str(error))
                 yield folder.name, _Collection(created, None, damage=str(error))
+
+    def _load_aliases(self) -> dict[str, str]:
+        """Returns the stored aliases; none if their file is damaged."""
+        try:
+            aliases = json.loads(self._alias_file.read_text())
+            return {str(alias): str(name) for alias, name in aliases.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError) as error:
+            # Services address collections by name, and create their aliases again.
+            _log.error("aliases damaged", file=str(self._alias_file), error=str(error))
+            return {}
 
     def names(self) -> list[str]:
         """Returns the names of the collections, sorted, without aliases."""
