@@ -80,6 +80,25 @@ async def test_two_databases_of_one_cluster_migrate_at_once(
     assert [await service.version(url) for url in urls] == [service.head] * 4
 
 
+async def test_a_database_that_cannot_write_now_is_reported_with_its_cause(
+    databases: Databases, service: ServiceMigrations
+) -> None:
+    name = await databases.create()
+    url = databases.url(name)
+    await execute_all(url, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+
+    with pytest.raises(UnavailableError, match=r"example was not migrated: .*read-only"):
+        await service.upgrade(url, databases.passwords)
+
+    await execute_all(
+        url,
+        "SET default_transaction_read_only = off",
+        f'ALTER DATABASE "{name}" RESET default_transaction_read_only',
+    )
+    await service.upgrade(url, databases.passwords)
+    assert await service.version(url) == service.head
+
+
 async def test_check_accepts_the_head_revision_for_every_role(
     urls: ServiceDatabase, service: ServiceMigrations
 ) -> None:

@@ -128,9 +128,10 @@ class ServiceMigrations:
             FailedPreconditionError: Roles or extensions are missing, the database is ahead of
                 this release, or a table is not bound to tenants (``SCHEMA_OUTDATED``). It is that
                 of another partition (``PARTITION_NOT_CONFIGURED``).
-            UnavailableError: The database cannot be reached, or a table stays locked.
+            UnavailableError: The database cannot be reached, its disk is full, it is read-only, or
+                a table stays locked.
         """
-        async with _connect(admin_url) as admin:
+        async with self._reported_states(), _connect(admin_url) as admin:
             await _lock_migrations(admin)
             await ensure_roles(admin, self.roles, passwords)
             await ensure_extensions(admin)
@@ -213,6 +214,20 @@ class ServiceMigrations:
                     },
                 )
             await check_partition(connection, partition)
+
+    @asynccontextmanager
+    async def _reported_states(self) -> AsyncIterator[None]:
+        """Reports states of the database that pass, such as a full disk, with their cause."""
+        try:
+            yield
+        except DBAPIError as error:
+            if not isinstance(as_strata_error(error), UnavailableError):
+                raise
+            raise UnavailableError(
+                f"the schema of {self.service} was not migrated: {driver_error(error)}. Remove the"
+                " cause and try again; complete migrations are not repeated.",
+                metadata={"service": self.service, "dependency": "postgres"},
+            ) from error
 
     async def _migrate(self, admin_url: str, admin: AsyncConnection, steps: _Steps) -> None:
         """Runs migrations, and repeats one that does not get the lock of a table in time.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from strata.protocol.errors import UnavailableError
 from strata.shared.migrate import ServiceMigrations
 from strata.standalone.compose.services import SERVICES, load_services
 from strata.standalone.data_folder import DataFolder
@@ -73,12 +74,18 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack, *, in_process:
 
 
 async def create_database(postgres: EmbeddedPostgres) -> None:
-    """Creates the database of the services if it does not exist."""
+    """Creates the database of the services if it does not exist.
+
+    Raises:
+        UnavailableError: The disk is full.
+    """
     connection = await asyncpg.connect(postgres.url())
     try:
         exists = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE)
         if exists is None:
             await connection.execute(f'CREATE DATABASE "{DATABASE}"')
+    except asyncpg.InsufficientResourcesError as error:
+        raise UnavailableError(f"the database was not created: {error}") from error
     finally:
         await connection.close()
 
