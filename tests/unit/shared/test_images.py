@@ -60,6 +60,20 @@ def test_cut_or_damaged_images_never_raise_another_error(
     assert 0 < header.height <= MAX_IMAGE_PIXELS
 
 
+@pytest.mark.parametrize("segment", [b"\xff\x01", b"\xff\xe0\0\2", b"\xff\xe0\0\0"])
+def test_a_jpeg_with_very_many_segments_before_its_frame_counts_as_damaged(segment: bytes) -> None:
+    jpeg = encoded("JPEG", 3, 2)
+    assert inspect_image(jpeg[:2] + segment * 500 + jpeg[2:]) == ImageHeader("image/jpeg", 3, 2)
+    with pytest.raises(ImageError, match="damaged"):
+        inspect_image(jpeg[:2] + segment * 1_001 + jpeg[2:])
+
+
+def test_any_number_of_fill_bytes_may_precede_a_marker_of_a_jpeg() -> None:
+    jpeg = encoded("JPEG", 3, 2)
+    filled = jpeg[:2] + b"\xff" * 100_000 + jpeg[2:]
+    assert inspect_image(filled) == ImageHeader("image/jpeg", 3, 2)
+
+
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8", b"GIF89a", b"RIFF1234WEBPVP8X"]))
 def test_any_bytes_result_in_a_header_or_an_error(data: bytes, magic: bytes) -> None:
     try:

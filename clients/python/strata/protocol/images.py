@@ -29,6 +29,11 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Markers without a length: padding, restarts, and the start of the image.
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
+# A marker after any number of bytes that fill the space before it.
+_MARKER = re.compile(rb"\xff++([^\xff])")
+# Encoders write less than a hundred markers before the frame. To skip those of a file that consists
+# of empty segments would take seconds, in which the process does nothing else.
+_MOST_MARKERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +137,19 @@ def _webp(data: bytes) -> ImageHeader | None:
 def _jpeg(data: bytes) -> ImageHeader | None:
     """Skips the segments before the frame; each is at least two bytes long."""
     at = 2 if data[:2] == b"\xff\xd8" else len(data)
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xFF:
-            at += 1
-        elif marker in _BARE:
-            at += 2
-        elif marker in _FRAMES and at + 9 <= len(data):
+    for _ in range(_MOST_MARKERS):
+        found = _MARKER.match(data, at)
+        if found is None:
+            return None
+        marker, at = data[found.start(1)], found.end()
+        if marker in _FRAMES:
+            if at + 7 > len(data):
+                return None
             return ImageHeader(
-                "image/jpeg", _big(data[at + 7 : at + 9]), _big(data[at + 5 : at + 7])
+                "image/jpeg", _big(data[at + 5 : at + 7]), _big(data[at + 3 : at + 5])
             )
-        else:
-            at += 2 + max(2, _big(data[at + 2 : at + 4]))
+        if marker not in _BARE:
+            at += max(2, _big(data[at : at + 2]))
     return None
 
 
