@@ -202,6 +202,32 @@ async def test_a_failed_delivery_is_repeated_with_the_same_id_up_to_a_limit(
     assert (done.id, done.attempts) == (failed.id, 3)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+    ],
+)
+async def test_an_event_is_delivered_if_only_the_body_of_the_answer_cannot_be_read(
+    socket_services: ScriptedServices, receiver: RawServer, answer: bytes
+) -> None:
+    receiver.answers["/hook"] = answer
+    gateway = await gateway_of(socket_services, receiver)
+    webhooks = Webhooks(gateway)
+    await webhooks.create(receiver.url("/hook"))
+    await collect(gateway.send(socket_services.new_agent()))
+
+    async def tried() -> bool:
+        [delivery] = await webhooks.deliveries()
+        return bool(delivery.last_error or delivery.last_status)
+
+    await eventually(tried)
+    [delivery] = await webhooks.deliveries()
+    assert (delivery.state, delivery.last_status) == (pb.DELIVERY_STATE_DELIVERED, 200)
+
+
 async def test_a_redirect_counts_as_a_failure(
     socket_services: ScriptedServices, receiver: RawServer
 ) -> None:

@@ -19,9 +19,6 @@ from strata.shared.web.fetcher import Fetcher, FetchLimits
 from strata.shared.web.resolver import SystemResolver
 from strata.shared.web.url_guard import Guard
 
-# Only the status of a receiver's response counts.
-_WEBHOOK_ANSWER_BYTES = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequests:
@@ -93,9 +90,7 @@ async def _open_webhook_requests(
         private_networks=settings.webhook_private_networks,
         ports=settings.webhook_ports,
     )
-    limits = FetchLimits(
-        total_s=settings.webhook_timeout_s, redirects=0, body_bytes=_WEBHOOK_ANSWER_BYTES
-    )
+    limits = FetchLimits(total_s=settings.webhook_timeout_s, redirects=0)
     fetcher = await stack.enter_async_context(
         Fetcher(guard, limits, user_agent=f"Strata/{release()}")
     )

@@ -218,7 +218,11 @@ class WebhookSender:
                 "webhook-timestamp": str(attempt.timestamp),
                 "webhook-signature": signature(secret, delivery.id, attempt.timestamp, body),
             }
-            response = await self._fetcher.fetch(attempt.url, credentials=headers, content=body)
+            # Only the status counts: a receiver that has accepted the event must not get it again
+            # because its body does not end or cannot be read.
+            response = await self._fetcher.fetch(
+                attempt.url, credentials=headers, content=body, reads_body=False
+            )
         except (DataLossError, FetchError, ForbiddenUrlError) as error:
             return AttemptResult(0, error.message)
         if 200 <= response.status < 300:

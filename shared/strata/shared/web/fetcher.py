@@ -125,6 +125,7 @@ class Fetcher:
         credentials: Mapping[str, str] | None = None,
         content: bytes | None = None,
         content_type: str = "application/json",
+        reads_body: bool = True,
     ) -> Fetched:
         """Fetches a URL, following redirects.
 
@@ -135,6 +136,8 @@ class Fetcher:
             credentials: Headers that are sent to the first origin only.
             content: Body of a POST request, whose answer must not redirect; None for GET.
             content_type: Content type of that body.
+            reads_body: Whether to read the body of the answer; otherwise it is empty in the result,
+                and neither its time nor its form matters.
 
         Raises:
             ForbiddenUrlError: The URL, or one that it redirects to, may not be reached.
@@ -147,7 +150,7 @@ class Fetcher:
         try:
             async with asyncio.timeout(self._limits.total_s):
                 return await self._follow(
-                    parse_url(url), headers, dict(credentials or {}), content, takes
+                    parse_url(url), headers, dict(credentials or {}), content, takes, reads_body
                 )
         except (TimeoutError, httpx2.TimeoutException):
             raise FetchError(
@@ -165,6 +168,7 @@ class Fetcher:
         credentials: dict[str, str],
         content: bytes | None,
         takes: Callable[[str], bool] | None,
+        reads_body: bool,
     ) -> Fetched:
         addresses = await self._admission.resolve(target)
         for _ in range(self._limits.redirects + 1):
@@ -172,7 +176,7 @@ class Fetcher:
             try:
                 location = response.headers.get("location")
                 if response.status_code not in _REDIRECTS or not location:
-                    return await self._read(target, response, takes)
+                    return await self._read(target, response, takes, reads_body)
             finally:
                 await response.aclose()
             if content is not None:
@@ -245,7 +249,11 @@ class Fetcher:
         }
 
     async def _read(
-        self, target: UrlTarget, response: httpx2.Response, takes: Callable[[str], bool] | None
+        self,
+        target: UrlTarget,
+        response: httpx2.Response,
+        takes: Callable[[str], bool] | None,
+        reads_body: bool,
     ) -> Fetched:
         size = sum(len(name) + len(value) for name, value in response.headers.raw)
         if size > self._limits.header_bytes:
@@ -253,13 +261,14 @@ class Fetcher:
         content_type, charset = _content_type(response.headers.get("content-type", ""))
         if takes is not None and response.is_success and not takes(content_type):
             raise FetchError(f"The URL leads to {_kind(content_type)}, which cannot be read.")
-        _check_encoding(response.headers.get("content-encoding", ""))
         limit = self._limits.body_bytes_of.get(content_type, self._limits.body_bytes)
         body = bytearray()
-        async for chunk in response.aiter_bytes(_CHUNK_BYTES):
-            body += chunk
-            if len(body) > limit:
-                break
+        if reads_body:
+            _check_encoding(response.headers.get("content-encoding", ""))
+            async for chunk in response.aiter_bytes(_CHUNK_BYTES):
+                body += chunk
+                if len(body) > limit:
+                    break
         return Fetched(
             url=target.url,
             status=response.status_code,
