@@ -256,6 +256,64 @@ async def test_an_unreadable_answer_fails_only_the_call_that_it_names(sessions: 
     await asyncio.gather(hanging, return_exceptions=True)
 
 
+async def test_an_error_with_the_code_of_a_lost_connection_ends_only_its_call(
+    sessions: Sessions,
+) -> None:
+    server = sessions.program("odd", tool("raw"), tool("hang"))
+    hanging = asyncio.create_task(sessions.run(server, "hang"))
+    await asyncio.sleep(0.2)
+    error = '{"jsonrpc": "2.0", "id": ID, "error": {"code": -32000, "message": "no such town"}}'
+    with pytest.raises(ToolError, match="no such town") as caught:
+        await sessions.run(server, "raw", line=error)
+    assert caught.value.status is ToolStatus.FAILED
+    assert not hanging.done()
+    hanging.cancel()
+    await asyncio.gather(hanging, return_exceptions=True)
+
+
+async def test_a_stream_that_ends_before_its_answer_ends_only_its_call(sessions: Sessions) -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        request = json.loads((await receive())["body"] or b"{}")
+        results = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "cut", "version": "1"},
+            },
+            "tools/list": {"tools": [tool("cut"), tool("slow")]},
+        }
+        method, body = request.get("method"), b""
+        headers = [(b"content-type", b"application/json")]
+        if method in results:
+            result = {"jsonrpc": "2.0", "id": request["id"], "result": results[method]}
+            body = json.dumps(result).encode()
+        elif method == "tools/call" and request["params"]["name"] == "slow":
+            await cut.wait()
+            result = {"jsonrpc": "2.0", "id": request["id"], "result": {"content": []}}
+            body = json.dumps(result).encode()
+        elif method == "tools/call":
+            headers = [(b"content-type", b"text/event-stream")]
+        status = 200 if "id" in request else 202 if request else 405
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    cut = asyncio.Event()
+    async with serving_http(answer) as root:
+        sessions.kept.servers["far"] = McpServer(
+            "far", "far", Transport.STREAMABLE_HTTP, url=f"{root}/mcp"
+        )
+        await sessions.manager.refresh("far")
+        slow = asyncio.create_task(sessions.run("far", "slow"))
+        await asyncio.sleep(0.2)
+        with pytest.raises(ToolError, match="ended without a response") as caught:
+            await sessions.run("far", "cut")
+        assert caught.value.status is ToolStatus.UNKNOWN
+        cut.set()
+        assert await slow == ""
+
+
 async def test_an_unreadable_answer_over_sse_fails_at_once(sessions: Sessions) -> None:
     events: asyncio.Queue[str] = asyncio.Queue()
 

@@ -42,6 +42,8 @@ _NO_ANSWER = (
     "Failed to parse",
     "Unexpected content type",
 )
+# Errors with which the SDK replaces a response over HTTP whose stream of events ended before it.
+_STREAM_ENDED = "SSE stream "
 
 
 class McpConnection:
@@ -224,6 +226,8 @@ class McpConnection:
             self._ending.set()
             return ConnectError("the server no longer has the session")
         if error.code != types.CONNECTION_CLOSED:
+            if error.message.startswith(_STREAM_ENDED):
+                return LostError(error.message[:MAX_ERROR])
             status = self._status()
             if error.message.startswith(_NO_ANSWER) and not 400 <= status < 500:
                 description = (
@@ -310,7 +314,7 @@ class McpConnection:
             case SessionMessage():
                 unreadable = without_id(item.message)
                 if unreadable is None:
-                    return [item]
+                    return [_of_one_request(item)]
             case ValidationError():
                 unreadable = unreadable_answer(item)
             case UnreadableAnswer():
@@ -340,6 +344,19 @@ class McpConnection:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def _of_one_request(item: SessionMessage) -> SessionMessage:
+    """Returns a message with another error code if the SDK uses its code for a lost connection.
+
+    Many servers use the code for all their errors (JSON-RPC reserves it for them). An error that
+    arrives ends one request, and neither the connection nor its other requests.
+    """
+    message = item.message
+    if not isinstance(message, types.JSONRPCError) or message.error.code != types.CONNECTION_CLOSED:
+        return item
+    error = message.error.model_copy(update={"code": types.INTERNAL_ERROR})
+    return SessionMessage(message.model_copy(update={"error": error}), item.metadata)
 
 
 def _leaf(error: BaseException) -> BaseException:
