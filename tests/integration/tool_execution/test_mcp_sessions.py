@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from strata.tool_execution.domain.tools import (
     ToolError,
     ToolType,
 )
+from strata.tool_execution.mcp import unreadable
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
 from strata.tool_execution.mcp.program_user import (
@@ -312,6 +314,35 @@ async def test_a_stream_that_ends_before_its_answer_ends_only_its_call(sessions:
         assert caught.value.status is ToolStatus.UNKNOWN
         cut.set()
         assert await slow == ""
+
+
+async def test_many_lines_of_a_program_that_are_no_messages_do_not_hold_up_other_work(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strata.tool_execution.mcp import stdio  # noqa: PLC0415 - imports the SDK
+
+    parsed: list[tuple[int, bytes]] = []
+    turns_of_others = 0
+
+    def read_message(text: bytes) -> Any:
+        parsed.append((turns_of_others, text))
+        return unreadable.read_message(text)
+
+    async def work() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    server = sessions.program("loud", tool("raw"))
+    await sessions.manager.refresh(server)
+    monkeypatch.setattr(stdio, "read_message", read_message)
+    working = asyncio.create_task(work())
+    answer = '{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}'
+    await sessions.run(server, "raw", line="{a log line\n" * 2_000 + "a log line\n" * 500 + answer)
+    working.cancel()
+    assert len(parsed) == 2_001
+    assert max(Counter(turn for turn, _ in parsed).values()) <= 64
 
 
 async def test_an_unreadable_answer_over_sse_fails_at_once(sessions: Sessions) -> None:

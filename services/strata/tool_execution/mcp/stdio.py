@@ -29,6 +29,8 @@ from strata.tool_execution.mcp.program_user import ProgramUser
 from strata.tool_execution.mcp.unreadable import read_message
 
 _CHUNK = 64 * 1024
+# Lines that are read before other work gets a turn.
+_LINES_AT_ONCE = 64
 _MAX_ERROR_OUTPUT = 2_000
 _GRACE_S = 1.0
 _POLL_S = 0.01
@@ -122,10 +124,15 @@ class Program:
                     if len(buffer) > limit or any(len(line) > limit for line in lines):
                         self.too_long = True
                         return
-                    for line in lines:
+                    for number, line in enumerate(lines, start=1):
+                        if number % _LINES_AT_ONCE == 0:
+                            await asyncio.sleep(0)
+                        # Programs write log lines, too, and to parse each one costs much more.
+                        if not line.lstrip().startswith((b"{", b"[")):
+                            continue
                         # Bytes and escapes that are not text are replaced.
                         text = replace_lone_surrogates(line.decode("utf-8", "replace").encode())
-                        message = read_message(text) if text.strip() else None
+                        message = read_message(text)
                         if message is None:
                             continue
                         try:
