@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from strata.agent_loop.context.requests import image_note
@@ -53,6 +53,24 @@ async def fetch_images(messages: Sequence[Message], fetcher: ImageFetcher | None
     return [filler.message(message) for message in messages]
 
 
+def image_ids(request: ModelRequest) -> frozenset[str]:
+    """Returns the ids of the images that a request shows."""
+    return frozenset(part.image.image_id for m in request.messages for part in m.images)
+
+
+def without_images(request: ModelRequest, ids: Collection[str], reason: str) -> ModelRequest:
+    """Returns a request in which a text with the reason replaces each of the given images."""
+    if not ids:
+        return request
+
+    def shown_part(part: PromptPart) -> PromptPart:
+        if isinstance(part, ShownImage) and part.image.image_id in ids:
+            return image_note(part.image, reason)
+        return part
+
+    return _with_parts(request, shown_part)
+
+
 async def load_images(request: ModelRequest, recall: Recall) -> ModelRequest:
     """Returns a request whose images have their bytes.
 
@@ -76,8 +94,15 @@ async def load_images(request: ModelRequest, recall: Recall) -> ModelRequest:
             return image_note(part.image, GONE)
         return replace(part, image=replace(part.image, data=data))
 
+    return _with_parts(request, with_data)
+
+
+def _with_parts(
+    request: ModelRequest, converted: Callable[[PromptPart], PromptPart]
+) -> ModelRequest:
+    """Returns a request with other parts in the messages that show images."""
     messages = [
-        replace(message, content=tuple(map(with_data, message.content)))
+        replace(message, content=tuple(map(converted, message.content)))
         if message.images
         else message
         for message in request.messages

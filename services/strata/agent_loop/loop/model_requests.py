@@ -53,6 +53,8 @@ from strata.agent_loop.loop.failures import (
     system_prompt_too_large,
 )
 from strata.agent_loop.loop.fallbacks import ModelChain, may_fail_over
+from strata.agent_loop.loop.image_verdicts import ImageVerdicts
+from strata.agent_loop.loop.images import image_ids, without_images
 from strata.agent_loop.loop.replies_in_json import (
     CheckedReply,
     HeldPieces,
@@ -83,6 +85,8 @@ _ABOUT_IMAGES = frozenset({ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQ
 _IMAGES_REFUSED = "the provider of this model refused it"
 WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
 """First words of the reason of a restart without images."""
+WITHOUT_NEW_IMAGES = "The provider refused new images; the model is asked without these."
+"""First words of the reason of a restart without images that the model has not accepted before."""
 TOO_LONG = "The prompt was too long; older messages are summarised or left out."
 """The reason of a restart with a smaller request."""
 NOT_AS_ASKED = "The reply does not satisfy the response format"
@@ -135,6 +139,7 @@ class ModelRequester:
         compact: Makes space in the window.
         close_files: Makes space in the system message.
         load: Returns a request with the bytes of its images.
+        image_verdicts: The images that the models have accepted or refused.
         stream_tokens: Whether to emit the reply in pieces while it is streamed.
         json_replies: Whether replies to the user must be JSON.
         sleep: Waits between two requests.
@@ -150,6 +155,7 @@ class ModelRequester:
         compact: Compact,
         close_files: CloseFiles,
         load: Callable[[ModelRequest], Awaitable[ModelRequest]],
+        image_verdicts: ImageVerdicts,
         stream_tokens: bool,
         json_replies: bool = False,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -162,6 +168,7 @@ class ModelRequester:
         self._compact = compact
         self._close_files = close_files
         self._load = load
+        self._image_verdicts = image_verdicts
         self._stream_tokens = stream_tokens
         self._json_replies = json_replies
         self._sleep = sleep
@@ -180,7 +187,9 @@ class ModelRequester:
           No tool has run by then. The model connection retries failures before the first piece.
         - After a context-length error the window is compacted; after a second one the request is
           halved; a third one fails the step.
-        - If the provider refuses a request with images, each image is replaced by a text.
+        - If the provider refuses a request with images, those that it has not accepted before are
+          replaced by texts, also in later turns; if it refuses it again, or has accepted all or
+          none of them before, all images are.
         - After an empty reply the model is asked once more.
         - A reply that does not satisfy the response format is corrected once (`replies_in_json`).
         - After an error of the provider the next model of the chain is asked, with a request that
@@ -266,6 +275,7 @@ class ModelRequester:
     def _measure(self) -> None:
         """Resets token budget and message view for the current model."""
         settings = self._chain.current.settings
+        self._hidden_images = frozenset[str]()
         self._token_budget = TokenBudget(self._tokens, settings, self._agent.id)
         self._view = view_of(settings, self._agent, json_replies=self._json_replies)
         self._read = False
@@ -274,6 +284,7 @@ class ModelRequester:
         self, name: StepName, window: WorkingWindow, offer: Offer, fitted: FittedRequest
     ) -> ModelReply:
         restarts = empties = overflows = 0
+        refused_images = frozenset[str]()
         whole, repair = fitted, tuple[ChatMessage, ...]()
         while True:
             fitted = whole.continued(repair)
@@ -296,11 +307,12 @@ class ModelRequester:
                     whole = smaller
                     await self._restart(name, TOO_LONG)
                     continue
-                if error.kind in _ABOUT_IMAGES and any(m.images for m in fitted.request.messages):
+                if error.kind in _ABOUT_IMAGES and attempt.image_ids:
                     # The image stays in the window and would make every later turn fail.
-                    self._view = replace(self._view, without_images=_IMAGES_REFUSED)
+                    new, reason = self._leave_images_out(attempt.image_ids)
+                    refused_images |= new
                     whole = self._fit(window, offer, self._token_budget.max_bytes)
-                    await self._restart(name, f"{WITHOUT_IMAGES} {error.message}")
+                    await self._restart(name, f"{reason} {error.message}")
                     continue
                 restarts += 1
                 if not (attempt.started and error.retryable) or restarts > MAX_RESTARTS:
@@ -311,6 +323,9 @@ class ModelRequester:
                 continue
             await self.count(reply.usage, name.message_id, self._chain.handle)
             self._token_budget.observe(fitted.size, reply.usage)
+            self._image_verdicts.note(self._chain.handle, attempt.image_ids, accepted=True)
+            # Only now: a request may also be refused for another reason than its images.
+            self._image_verdicts.note(self._chain.handle, refused_images, accepted=False)
             if not reply.is_empty:
                 result = checked(reply, offer)
                 if not result.problem:
@@ -324,6 +339,23 @@ class ModelRequester:
             if empties > 1:
                 raise empty_reply()
             await self._restart(name, "The model gave an empty reply.")
+
+    def _leave_images_out(self, shown: frozenset[str]) -> tuple[frozenset[str], str]:
+        """Leaves images out of further requests, because the provider refused one that shows them.
+
+        Args:
+            shown: The images of the request.
+
+        Returns:
+            Those that the provider has not accepted before, and the first words of the reason of
+            the restart.
+        """
+        new = self._image_verdicts.not_accepted(self._chain.handle, shown)
+        if new and new != shown:
+            self._hidden_images |= new
+            return new, WITHOUT_NEW_IMAGES
+        self._view = replace(self._view, without_images=_IMAGES_REFUSED)
+        return new, WITHOUT_IMAGES
 
     async def _repair(
         self, name: StepName, result: CheckedReply, *, repaired: bool
@@ -388,8 +420,13 @@ class ModelRequester:
             )
 
     async def load(self, request: ModelRequest) -> ModelRequest:
-        """Returns a request with the bytes of its images."""
-        return await self._load(request)
+        """Returns a request with the bytes of its images, without those that were refused.
+
+        The digest of a request includes these images, since a replay does not know the verdicts.
+        """
+        refused = self._image_verdicts.refused(self._chain.handle, image_ids(request))
+        hidden = self._hidden_images | refused
+        return await self._load(without_images(request, hidden, _IMAGES_REFUSED))
 
     @property
     def bound(self) -> BoundModel:
@@ -499,12 +536,18 @@ def _fixed_bytes(window: WorkingWindow, offer: Offer) -> int:
 
 
 class _Attempt:
-    """One request. `started` is True once a piece of the reply has arrived."""
+    """One request.
+
+    Attributes:
+        started: Whether a piece of the reply has arrived.
+        image_ids: The images that the request shows.
+    """
 
     def __init__(
         self, asker: ModelRequester, name: StepName, offer: Offer, window: WorkingWindow
     ) -> None:
         self.started = False
+        self.image_ids = frozenset[str]()
         self._asker = asker
         self._held_pieces = HeldPieces(offer)
         self._pieces = StorablePieces(lambda: window.call_ids)
@@ -526,6 +569,7 @@ class _Attempt:
 
     async def run(self, fitted: FittedRequest) -> ModelReply:
         request = await self._asker.load(fitted.request)
+        self.image_ids = image_ids(request)
         async with aclosing(self._asker.bound.chat.stream(request)) as events:
             async for event in events:
                 if isinstance(event, ModelReply):

@@ -167,6 +167,7 @@ class Steps:
             compact=functools.partial(compactor.compact, key=self._key),
             close_files=self._memory.close_files,
             load=functools.partial(load_images, recall=ports.recall),
+            image_verdicts=ports.image_verdicts,
             stream_tokens=request.stream_tokens,
             json_replies=start.rules.json_replies,
         )

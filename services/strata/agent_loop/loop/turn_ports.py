@@ -14,6 +14,7 @@ from strata.agent_loop.domain.ports import (
     Recall,
     Tools,
 )
+from strata.agent_loop.loop.image_verdicts import ImageVerdicts
 from strata.agent_loop.loop.priority import TurnWork
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.shared.clock import Clock
@@ -36,6 +37,7 @@ class Ports:
     Attributes:
         approval_s: Seconds until an approval request expires, if no rule sets a timeout.
         images: Fetches images that clients name by URL; None if this server must not.
+        image_verdicts: The images that providers have accepted or refused.
         work: Slots for the parts of turns that use this machine's processors: shared fairly by
             project, memory agents last. No slot is held while a turn waits for its model or
             tools.
@@ -53,5 +55,6 @@ class Ports:
     clock: Clock
     approval_s: int = DEFAULT_APPROVAL_S
     images: ImageFetcher | None = None
+    image_verdicts: ImageVerdicts = field(default_factory=ImageVerdicts)
     work: TurnWork = field(default_factory=_turn_work)
     telemetry: Telemetry = field(default_factory=Telemetry)

@@ -24,7 +24,12 @@ from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
 from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.request_digest import RequestDigest, digest_of_text
 from strata.agent_loop.domain.run.runs import TranscriptRange
-from strata.agent_loop.loop.model_requests import NOT_AS_ASKED, TOO_LONG, WITHOUT_IMAGES
+from strata.agent_loop.loop.model_requests import (
+    NOT_AS_ASKED,
+    TOO_LONG,
+    WITHOUT_IMAGES,
+    WITHOUT_NEW_IMAGES,
+)
 from strata.agent_loop.loop.turn_ports import Ports
 from strata.agent_loop.prompts.system_message import read_system
 from strata.agent_loop.replay.evidence import Evidence, ModelCallEvidence
@@ -267,6 +272,12 @@ def _refusals(evidence: Evidence, message_id: str) -> tuple[ModelErrorKind, ...]
         raise not_recordable(
             evidence.turn.run_id,
             f"in step {steps[0].number} the model was asked to correct its reply",
+        )
+    if any(r.startswith(WITHOUT_NEW_IMAGES) for step in steps for r in step.restarts):
+        # Which images it had accepted before is not stored.
+        raise not_recordable(
+            evidence.turn.run_id,
+            f"in step {steps[0].number} the model was asked again without some of its images",
         )
     kinds = [
         ModelErrorKind.CONTEXT_OVERFLOW if reason == TOO_LONG else ModelErrorKind.IMAGES_REFUSED

@@ -200,6 +200,36 @@ async def test_a_provider_that_refuses_images_is_called_without_them(kind: Model
     assert "provider of this model refused it" in texts(harness.model.requests[1])
 
 
+async def test_only_the_image_that_a_provider_refused_is_left_out_later() -> None:
+    harness = LoopHarness()
+    good, broken, later = (png(shade=shade) for shade in (1, 2, 3))
+    await harness.run(show(harness, *sent(good)), reply("One."))
+    sink = await harness.run(show(harness, *sent(broken)), REFUSED, reply("I cannot see it."))
+    (restarted,) = sink.of(StepRestarted)
+    assert restarted.reason.endswith("asked without these. Could not process image")
+    sink = await harness.run(show(harness, *sent(later)), reply("Three."))
+    assert ended(sink) is StopReason.END_TURN
+    assert [shown(request) for request in harness.model.requests] == [
+        [good],
+        [good, broken],
+        [good],
+        [good, later],
+    ]
+    assert texts(harness.model.requests[-1]).count("provider of this model refused it") == 1
+
+
+async def test_all_images_are_left_out_if_the_refused_one_is_among_accepted_ones() -> None:
+    harness = LoopHarness()
+    first, second, later = (png(shade=shade) for shade in (1, 2, 3))
+    await harness.run(show(harness, *sent(first)), reply("One."))
+    sink = await harness.run(show(harness, *sent(second)), REFUSED, REFUSED, reply("Nothing."))
+    assert ended(sink) is StopReason.END_TURN
+    assert [len(shown(request)) for request in harness.model.requests] == [1, 2, 1, 0]
+    # What it has accepted before is tried again.
+    await harness.run(show(harness, *sent(later)), reply("Three."))
+    assert shown(harness.model.requests[-1]) == [first, later]
+
+
 async def test_refusal_for_another_reason_than_images_ends_the_run() -> None:
     harness = LoopHarness()
     sink = await harness.run(None, REFUSED)
