@@ -51,6 +51,7 @@ from strata.tool_execution.mcp.program_user import (
 )
 from strata.tool_execution.mcp.transports import McpTransports
 from strata.tool_execution.settings import PROGRAM_UID, PROGRAM_UIDS
+from web_servers import ok, raw_server
 
 ANYTHING = {"type": "object", "properties": {}, "required": [], "additionalProperties": True}
 
@@ -343,6 +344,32 @@ async def test_many_lines_of_a_program_that_are_no_messages_do_not_hold_up_other
     working.cancel()
     assert len(parsed) == 2_001
     assert max(Counter(turn for turn, _ in parsed).values()) <= 64
+
+
+async def test_an_event_stream_is_read_in_small_pieces_with_turns_for_other_work() -> None:
+    turns_of_others = 0
+
+    async def work() -> None:
+        nonlocal turns_of_others
+        while True:
+            turns_of_others += 1
+            await asyncio.sleep(0)
+
+    body = b": x\n\n" * 20_000
+    async with raw_server() as server:
+        server.answers["/events"] = ok(body, "text/event-stream")
+        transport = way().transport()
+        request = httpx2.Request("GET", server.url("/events"))
+        response = await transport.handle_async_request(request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        working = asyncio.create_task(work())
+        pieces = [(turns_of_others, piece) async for piece in response.stream]
+        working.cancel()
+        await response.aclose()
+        await transport.aclose()
+    assert b"".join(piece for _, piece in pieces) == body
+    assert max(len(piece) for _, piece in pieces) <= 4_096
+    assert len({turn for turn, _ in pieces}) == len(pieces)
 
 
 async def test_an_unreadable_answer_over_sse_fails_at_once(sessions: Sessions) -> None:

@@ -6,6 +6,7 @@ connection uses one of them. Host, SNI and certificate verification use the name
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 
@@ -18,6 +19,9 @@ from strata.shared.web.url_guard import TargetCheck, parse_url
 _MOST_ADDRESSES = 4
 SIGN_IN = frozenset((401, 403))
 _EVENTS = "text/event-stream"
+# Bytes of an event stream that the SDK gets at once. It reads all of their lines before other work
+# gets a turn, and a line that is no event may have one byte.
+_EVENT_BYTES_AT_ONCE = 4 * 1024
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
@@ -80,8 +84,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
-        limit = None if kind == _EVENTS else self._limit
-        response.stream = _Body(stream, limit, request)
+        if kind == _EVENTS:
+            response.stream = _EventBody(stream, None, request)
+        else:
+            response.stream = _Body(stream, self._limit, request)
         return response
 
     async def aclose(self) -> None:
@@ -121,6 +127,16 @@ class _Body(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _EventBody(_Body):
+    """A body of events, in small pieces with turns for other work in between."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in super().__aiter__():
+            for start in range(0, len(chunk), _EVENT_BYTES_AT_ONCE):
+                yield chunk[start : start + _EVENT_BYTES_AT_ONCE]
+                await asyncio.sleep(0)
 
 
 def guarded_client(
