@@ -34,6 +34,7 @@ from strata.archival.store import (
 )
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.provenance import taint_of
 from strata.shared.search.embedding.base import MULTILINGUAL_DIM, MULTILINGUAL_MODEL
 from strata.shared.search.indexing.indexer import Indexer
 from strata.shared.search.results import SearchHit, SearchResult
@@ -61,6 +62,15 @@ def new_passage(
     return NewPassage(
         new_id("passage"), new_text(text), created, NOW, tags, principal="key", vector=vector
     )
+
+
+def taint_of_tags(passages: Iterable[Passage]) -> dict[str, tuple[str, ...]]:
+    """Returns the labels of the tags that only labelled passages have, from all passages."""
+    labels: dict[str, list[tuple[str, ...]]] = {}
+    for passage in passages:
+        for tag in passage.tags:
+            labels.setdefault(tag, []).append(passage.origin.taint)
+    return {tag: taint_of(*taints) for tag, taints in labels.items() if all(taints)}
 
 
 def new_chunks(*texts: str) -> list[FileChunk]:

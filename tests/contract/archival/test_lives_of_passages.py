@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -20,10 +20,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from archival_stores import archive, new_passage, new_text
+from archival_stores import archive, new_passage, new_text, taint_of_tags
 from callers import as_project
 from strata.archival.domain.history import Author, PassageChange
-from strata.archival.domain.passages import ArchiveChange, ArchiveRef, Filter
+from strata.archival.domain.passages import (
+    ArchiveChange,
+    ArchiveRef,
+    Filter,
+    Origin,
+    Passage,
+)
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.store import (
     Expiry,
@@ -44,6 +50,7 @@ TEXTS = st.sampled_from(
     [f"the boat {end}" for end in ("sails", "sails on", "sails on!", "sinks", "is sold", "rests")]
 )
 TAGS = st.frozensets(st.sampled_from(["a", "b", "c"])).map(lambda tags: tuple(sorted(tags)))
+TAINTS = st.sampled_from([(), (), ("web",), ("mcp",), ("web", "mcp")])
 AGES = st.sampled_from([0, 90, 240])
 LIVES = st.sampled_from([0, 60, 180])
 """Minutes, as the ages, and so far from them that no test is so slow."""
@@ -55,7 +62,7 @@ class Known:
 
     home: int
     age: int
-    versions: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    versions: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
     deleted: bool = False
 
     @property
@@ -65,6 +72,10 @@ class Known:
     @property
     def tags(self) -> tuple[str, ...]:
         return self.versions[-1][1]
+
+    @property
+    def taint(self) -> tuple[str, ...]:
+        return self.versions[-1][2]
 
 
 class Machine(RuleBasedStateMachine):
@@ -139,10 +150,13 @@ class Machine(RuleBasedStateMachine):
                 self.purged.add(passage_id)
                 del self.known[passage_id]
 
-    @rule(home=st.integers(0, 1), text=TEXTS, tags=TAGS, age=AGES)
-    def insert(self, home: int, text: str, tags: tuple[str, ...], age: int) -> None:
+    @rule(home=st.integers(0, 1), text=TEXTS, tags=TAGS, taint=TAINTS, age=AGES)
+    def insert(
+        self, home: int, text: str, tags: tuple[str, ...], taint: tuple[str, ...], age: int
+    ) -> None:
         new = new_passage(text, tags, datetime.now(UTC) - timedelta(minutes=age))
-        known = Known(home, age, [(text, tags)])
+        new = replace(new, origin=Origin(taint=taint))
+        known = Known(home, age, [(text, tags, taint)])
         place = ArchiveRef(archive_id=self.homes[home])
         try:
             (stored,) = self.run(lambda: self.passages.insert(place, [new], archive("-")))
@@ -158,10 +172,24 @@ class Machine(RuleBasedStateMachine):
             self.known[new.id] = known
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), text=TEXTS | st.none(), tags=TAGS | st.none())
-    def update(self, data: st.DataObject, text: str | None, tags: tuple[str, ...] | None) -> None:
+    @rule(
+        data=st.data(),
+        text=TEXTS | st.none(),
+        tags=TAGS | st.none(),
+        run=st.sampled_from(["", "run-1"]),
+        taint=TAINTS,
+    )
+    def update(
+        self,
+        data: st.DataObject,
+        text: str | None,
+        tags: tuple[str, ...] | None,
+        run: str,
+        taint: tuple[str, ...],
+    ) -> None:
         passage_id, known = self._one(data)
-        change = PassageChange(text=None if text is None else new_text(text), tags=tags)
+        author = Author(origin=Origin(run_id=run, taint=taint))
+        change = PassageChange(author, text=None if text is None else new_text(text), tags=tags)
         expected = text or known.text
         try:
             new = self.run(lambda: self.history.update(passage_id, change, datetime.now(UTC)))
@@ -172,11 +200,16 @@ class Machine(RuleBasedStateMachine):
         else:
             assert self.alive(known)
             assert not self.holder(known.home, expected, passage_id)
-            changed = (expected, known.tags if tags is None else tags)
+            expected_tags = known.tags if tags is None else tags
+            if text is None and expected_tags == known.tags:
+                taint = known.taint
+            elif text is None or run:
+                taint = known.taint + tuple(label for label in taint if label not in known.taint)
+            changed = (expected, expected_tags, taint)
             if changed != known.versions[-1]:
                 known.versions.append(changed)
                 self.forget_expired(known.home, expected)
-            assert (new.text, new.tags, new.revision) == (*changed, len(known.versions))
+            assert (*_content(new), new.revision) == (*changed, len(known.versions))
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -210,7 +243,7 @@ class Machine(RuleBasedStateMachine):
             assert self.holder(known.home, version[0], passage_id)
         else:
             assert not self.expired(known)
-            assert (back.text, back.tags) == version
+            assert _content(back) == version
             if known.deleted or version != known.versions[-1]:
                 known.versions.append(version)
                 self.forget_expired(known.home, version[0])
@@ -262,7 +295,7 @@ class Machine(RuleBasedStateMachine):
         self.run(self._index_all)
         for passage_id, known in self.known.items():
             if self.alive(known):
-                assert self.index[passage_id] == known.versions[-1]
+                assert self.index[passage_id] == (known.text, known.tags)
             elif known.deleted:
                 assert passage_id not in self.index
         assert not self.purged & set(self.index)
@@ -287,6 +320,7 @@ class Machine(RuleBasedStateMachine):
         kept = {passage_id for passage_id, known in self.known.items() if not self.expired(known)}
         everything = [*self.known, *self.purged]
         tags: Counter[str] = Counter()
+        listed: list[Passage] = []
         for number, home in enumerate(self.homes):
             here = {
                 passage_id for passage_id in self.known if self.known[passage_id].home == number
@@ -300,8 +334,9 @@ class Machine(RuleBasedStateMachine):
                 assert set(await snapshot.by_ids(everything)) == alive & here
             by_words = await self.passages.by_words("boat", within, 500)
             assert {match.id for match, _ in by_words} == alive & here
+            listed += page
             for passage in page:
-                assert (passage.text, passage.tags) == self.known[passage.id].versions[-1]
+                assert _content(passage) == self.known[passage.id].versions[-1]
                 assert set(passage.near_duplicate_ids) <= alive & here - {passage.id}
             used = Counter(
                 tag for passage_id in alive & here for tag in self.known[passage_id].tags
@@ -312,10 +347,15 @@ class Machine(RuleBasedStateMachine):
         stats = await self.archives.stats(self.agent)
         by_use = sorted(tags.items(), key=lambda pair: (-pair[1], pair[0]))
         assert (stats.passage_count, stats.tags) == (len(alive), tuple(tag for tag, _ in by_use))
+        assert stats.taint == taint_of_tags(listed)
         assert await self.archives.tags("", self.agent) == tags
 
     def _one(self, data: st.DataObject) -> tuple[str, Known]:
         return data.draw(st.sampled_from(list(self.known.items())))
+
+
+def _content(passage: Passage) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    return passage.text, passage.tags, passage.origin.taint
 
 
 async def test_random_histories_of_passages(databases: Any) -> None:

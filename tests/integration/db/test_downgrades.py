@@ -295,28 +295,36 @@ async def test_existing_blocks_survive_a_downgrade_and_deleted_ones_do_not(
 async def test_passages_survive_a_downgrade(databases: Databases) -> None:
     urls = await databases.of(_SERVICES["archival"])
     kept, changed, gone = new_passage("kept", ("b", "a")), new_passage("old"), new_passage("gone")
+    labelled = replace(new_passage("labelled", ("a", "c")), origin=Origin(taint=("mcp",)))
+    hidden = replace(new_passage("hidden", ("b",)), origin=Origin(taint=("web",)))
     author = Author("key", Origin(run_id=new_id("run")))
     async with _opened(urls) as database:
         await PostgresArchiveStore(database).prepare("agent-a")
         template = own_archive("agent-a", MODEL, DIM, NOW)
         stored = await PostgresPassageStore(database).insert(
-            ArchiveRef(agent_id="agent-a"), [kept, changed, gone], template
+            ArchiveRef(agent_id="agent-a"), [kept, changed, gone, labelled, hidden], template
         )
         history = PostgresPassageHistory(database)
         await history.update(changed.id, PassageChange(text=new_text("newer"), author=author), NOW)
         await history.delete(gone.id, author, NOW)
+        await history.delete(hidden.id, author, NOW)
 
     await _there_and_back(urls, _SERVICES["archival"])
 
     async with _opened(urls) as database:
         within = Filter((stored[0].passage.archive_id,))
         page = await PostgresPassageStore(database).page(within, 9, None)
-        assert {passage.text for passage in page} == {"kept", "newer"}
-        tags = await PostgresArchiveStore(database).tags("", "agent-a")
-        assert tags == {"a": 1, "b": 1}
+        assert {passage.text for passage in page} == {"kept", "newer", "labelled"}
+        archives = PostgresArchiveStore(database)
+        assert await archives.tags("", "agent-a") == {"a": 2, "b": 1, "c": 1}
+        assert (await archives.stats("agent-a")).taint == {"c": ("mcp",)}
         again = PassageChange(text=new_text("newest"), author=author)
         history = PostgresPassageHistory(database)
         assert (await history.update(changed.id, again, NOW)).text == "newest"
+        await history.delete(labelled.id, author, NOW)
+        await history.delete(kept.id, author, NOW)
+        await history.restore(hidden.id, 0, PassageChange(), NOW)
+        assert (await archives.stats("agent-a")).taint == {"b": ("web",)}
 
 
 @pytest.mark.usefixtures("project")

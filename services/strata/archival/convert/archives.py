@@ -6,9 +6,17 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
-from strata.archival.domain.passages import Archive, ArchiveChange, ArchiveRef, Origin, Passage
+from strata.archival.domain.passages import (
+    AgentStats,
+    Archive,
+    ArchiveChange,
+    ArchiveRef,
+    Origin,
+    Passage,
+)
 from strata.protocol.errors import (
     FailedPreconditionError,
     Reason,
@@ -51,6 +59,19 @@ def archive_to_proto(archive: Archive) -> archive_pb.Archive:
     wire.create_time.FromDatetime(archive.create_time)
     wire.update_time.FromDatetime(archive.update_time)
     return wire
+
+
+def stats_to_proto(stats: AgentStats) -> agent_pb.GetAgentStatsResponse:
+    """Returns the counts of an agent's archival memory as a proto."""
+    return agent_pb.GetAgentStatsResponse(
+        passage_count=stats.passage_count,
+        tags=stats.tags,
+        more_tags=stats.more_tags,
+        tainted_tags=[
+            agent_pb.TaintedTag(tag=tag, taint=labels_to_proto(labels))
+            for tag, labels in stats.taint.items()
+        ],
+    )
 
 
 def passage_to_proto(passage: Passage) -> pb.Passage:

@@ -226,11 +226,14 @@ class AgentStats:
         passage_count: Number of passages in all its archives.
         tags: The most frequent tags, at most `MOST_TAGS`, most frequent first.
         more_tags: Number of other tags, counted up to `MOST_TAGS_COUNTED`.
+        taint: Taint labels of tags, by tag: those of the passages with the tag. A tag that a
+            passage without labels has, too, has none.
     """
 
     passage_count: int
     tags: tuple[str, ...]
     more_tags: int = 0
+    taint: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def hash_of(text: str) -> str:

@@ -156,9 +156,7 @@ class AgentArchiveServicer(agent_grpc.AgentArchiveServiceServicer):
         """Returns counts of an agent's archival memory."""
         check_id(request.agent_id, "agent", field="agent_id")
         stats = await self._store.stats(request.agent_id)
-        return agent_pb.GetAgentStatsResponse(
-            passage_count=stats.passage_count, tags=stats.tags, more_tags=stats.more_tags
-        )
+        return convert.stats_to_proto(stats)
 
     async def ReleaseAgent(
         self, request: agent_pb.ReleaseAgentRequest, context: Context

@@ -144,7 +144,8 @@ _DESTROY_SOME = destroy_sql(
     "p.archive_id = :archive", limit=f"ORDER BY p.create_time, p.id LIMIT :count {LOCK_PASSAGES}"
 )
 # Reads only the most frequent tags, in index order: there may be any number of tags. Archives and
-# tags are read once: a scan more takes as long as the rows that it finds.
+# tags are read once: a scan more takes as long as the rows that it finds. A tag has the labels of
+# its passages unless one of them has none: its text was then not written under taint only.
 _STATS = text(
     """
     WITH attached AS MATERIALIZED (
@@ -156,22 +157,31 @@ _STATS = text(
             WHERE project_id = :project AND id = x.archive_id OFFSET 0) a
         WHERE x.project_id = :project AND x.agent_id = :agent
     ), expired AS (
-        SELECT p.tags FROM archival.passages p, attached e
+        SELECT p.tags, p.origin -> 'taint' AS taint FROM archival.passages p, attached e
         WHERE e.cutoff IS NOT NULL AND p.project_id = :project AND p.archive_id = e.id
           AND NOT p.purge AND NOT p.deleted AND p.create_time <= e.cutoff
     ), frequent_tags AS (
-        SELECT n.tag, n.count FROM attached CROSS JOIN LATERAL (
-            SELECT tag, count FROM archival.archive_tags t
+        SELECT n.* FROM attached CROSS JOIN LATERAL (
+            SELECT tag, count, labelled_count, web_count, mcp_count FROM archival.archive_tags t
             WHERE t.project_id = :project AND t.archive_id = attached.id AND t.count > 0
             ORDER BY t.count DESC, t.tag LIMIT :counted) n
+    ), shown_tags AS MATERIALIZED (
+        SELECT tag, sum(count) AS count, sum(labelled_count) AS labelled_count,
+               sum(web_count) AS web_count, sum(mcp_count) AS mcp_count
+        FROM (
+            SELECT * FROM frequent_tags
+            UNION ALL SELECT tag, -1, -(taint IS NOT NULL)::integer,
+                             -coalesce(taint ? 'web', false)::integer,
+                             -coalesce(taint ? 'mcp', false)::integer
+                      FROM expired, unnest(expired.tags) AS tag) used
+        GROUP BY tag HAVING sum(count) > 0 ORDER BY sum(count) DESC, tag LIMIT :most
     )
     SELECT (SELECT coalesce(sum(passage_count), 0) FROM attached)
            - (SELECT count(*) FROM expired) AS passages,
-           ARRAY(SELECT tag FROM (
-               SELECT tag, count FROM frequent_tags
-               UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) used
-             GROUP BY tag HAVING sum(count) > 0 ORDER BY sum(count) DESC, tag LIMIT :most)
-               AS tags,
+           ARRAY(SELECT tag FROM shown_tags ORDER BY count DESC, tag) AS tags,
+           ARRAY(SELECT ARRAY[tag, CASE WHEN web_count > 0 THEN 'web' END,
+                              CASE WHEN mcp_count > 0 THEN 'mcp' END]
+                 FROM shown_tags WHERE labelled_count >= count) AS labels,
            (SELECT count(DISTINCT tag) FROM frequent_tags) AS tag_count
     """
 )
@@ -315,7 +325,12 @@ class PostgresArchiveStore:
         )
         row = rows[0]
         more = max(0, int(row.tag_count) - len(row.tags))
-        return AgentStats(int(row.passages), tuple(row.tags), min(more, MOST_TAGS_COUNTED))
+        return AgentStats(
+            int(row.passages),
+            tuple(row.tags),
+            min(more, MOST_TAGS_COUNTED),
+            {tag: tuple(filter(None, labels)) for tag, *labels in row.labels},
+        )
 
     async def tags(self, archive_id: str, agent_id: str) -> Mapping[str, int]:
         """Returns tags with counts."""

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
+from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2strata/api/archival/v1/agent_archive_service.proto\x12\x16strata.api.archival.v1\x1a\'strata/api/common/v1/call_options.proto\"\'\n\x13PrepareAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"\x16\n\x14PrepareAgentResponse\"(\n\x14GetAgentStatsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"O\n\x15GetAgentStatsResponse\x12\x15\n\rpassage_count\x18\x01 \x01(\x03\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x11\n\tmore_tags\x18\x03 \x01(\x05\"\'\n\x13ReleaseAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"0\n\x14ReleaseAgentResponse\x12\x18\n\x10\x64\x65leted_passages\x18\x01 \x01(\x03\x32\xf3\x02\n\x13\x41gentArchiveService\x12n\n\x0cPrepareAgent\x12+.strata.api.archival.v1.PrepareAgentRequest\x1a,.strata.api.archival.v1.PrepareAgentResponse\"\x03\x90\x02\x02\x12q\n\rGetAgentStats\x12,.strata.api.archival.v1.GetAgentStatsRequest\x1a-.strata.api.archival.v1.GetAgentStatsResponse\"\x03\x90\x02\x01\x12y\n\x0cReleaseAgent\x12+.strata.api.archival.v1.ReleaseAgentRequest\x1a,.strata.api.archival.v1.ReleaseAgentResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2strata/api/archival/v1/agent_archive_service.proto\x12\x16strata.api.archival.v1\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/message.proto\"\'\n\x13PrepareAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"\x16\n\x14PrepareAgentResponse\"(\n\x14GetAgentStatsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"\x89\x01\n\x15GetAgentStatsResponse\x12\x15\n\rpassage_count\x18\x01 \x01(\x03\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x11\n\tmore_tags\x18\x03 \x01(\x05\x12\x38\n\x0ctainted_tags\x18\x04 \x03(\x0b\x32\".strata.api.archival.v1.TaintedTag\"J\n\nTaintedTag\x12\x0b\n\x03tag\x18\x01 \x01(\t\x12/\n\x05taint\x18\x02 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\'\n\x13ReleaseAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"0\n\x14ReleaseAgentResponse\x12\x18\n\x10\x64\x65leted_passages\x18\x01 \x01(\x03\x32\xf3\x02\n\x13\x41gentArchiveService\x12n\n\x0cPrepareAgent\x12+.strata.api.archival.v1.PrepareAgentRequest\x1a,.strata.api.archival.v1.PrepareAgentResponse\"\x03\x90\x02\x02\x12q\n\rGetAgentStats\x12,.strata.api.archival.v1.GetAgentStatsRequest\x1a-.strata.api.archival.v1.GetAgentStatsResponse\"\x03\x90\x02\x01\x12y\n\x0cReleaseAgent\x12+.strata.api.archival.v1.ReleaseAgentRequest\x1a,.strata.api.archival.v1.ReleaseAgentResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@B_\n\x16strata.api.archival.v1P\x01Z*strata.internal/api/archival/v1;archivalv1\xaa\x02\x16Strata.Api.Archival.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,18 +40,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AGENTARCHIVESERVICE'].methods_by_name['GetAgentStats']._serialized_options = b'\220\002\001'
   _globals['_AGENTARCHIVESERVICE'].methods_by_name['ReleaseAgent']._loaded_options = None
   _globals['_AGENTARCHIVESERVICE'].methods_by_name['ReleaseAgent']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\000.@'
-  _globals['_PREPAREAGENTREQUEST']._serialized_start=119
-  _globals['_PREPAREAGENTREQUEST']._serialized_end=158
-  _globals['_PREPAREAGENTRESPONSE']._serialized_start=160
-  _globals['_PREPAREAGENTRESPONSE']._serialized_end=182
-  _globals['_GETAGENTSTATSREQUEST']._serialized_start=184
-  _globals['_GETAGENTSTATSREQUEST']._serialized_end=224
-  _globals['_GETAGENTSTATSRESPONSE']._serialized_start=226
-  _globals['_GETAGENTSTATSRESPONSE']._serialized_end=305
-  _globals['_RELEASEAGENTREQUEST']._serialized_start=307
-  _globals['_RELEASEAGENTREQUEST']._serialized_end=346
-  _globals['_RELEASEAGENTRESPONSE']._serialized_start=348
-  _globals['_RELEASEAGENTRESPONSE']._serialized_end=396
-  _globals['_AGENTARCHIVESERVICE']._serialized_start=399
-  _globals['_AGENTARCHIVESERVICE']._serialized_end=770
+  _globals['_PREPAREAGENTREQUEST']._serialized_start=155
+  _globals['_PREPAREAGENTREQUEST']._serialized_end=194
+  _globals['_PREPAREAGENTRESPONSE']._serialized_start=196
+  _globals['_PREPAREAGENTRESPONSE']._serialized_end=218
+  _globals['_GETAGENTSTATSREQUEST']._serialized_start=220
+  _globals['_GETAGENTSTATSREQUEST']._serialized_end=260
+  _globals['_GETAGENTSTATSRESPONSE']._serialized_start=263
+  _globals['_GETAGENTSTATSRESPONSE']._serialized_end=400
+  _globals['_TAINTEDTAG']._serialized_start=402
+  _globals['_TAINTEDTAG']._serialized_end=476
+  _globals['_RELEASEAGENTREQUEST']._serialized_start=478
+  _globals['_RELEASEAGENTREQUEST']._serialized_end=517
+  _globals['_RELEASEAGENTRESPONSE']._serialized_start=519
+  _globals['_RELEASEAGENTRESPONSE']._serialized_end=567
+  _globals['_AGENTARCHIVESERVICE']._serialized_start=570
+  _globals['_AGENTARCHIVESERVICE']._serialized_end=941
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from strata.api.common.v1 import message_pb2 as _message_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -88,6 +89,7 @@ class GetAgentStatsResponse(_message.Message):
     PASSAGE_COUNT_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     MORE_TAGS_FIELD_NUMBER: _builtins.int
+    TAINTED_TAGS_FIELD_NUMBER: _builtins.int
     passage_count: _builtins.int
     """Passages in all its archives."""
     more_tags: _builtins.int
@@ -96,20 +98,53 @@ class GetAgentStatsResponse(_message.Message):
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The tags that are used most, most used first; at most 50."""
 
+    @_builtins.property
+    def tainted_tags(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintedTag]:
+        """The tags above that only passages with labels of untrusted content have."""
+
     def __init__(
         self,
         *,
         passage_count: _builtins.int = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
         more_tags: _builtins.int = ...,
+        tainted_tags: _abc.Iterable[Global___TaintedTag] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["more_tags", b"more_tags", "passage_count", b"passage_count", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more_tags", b"more_tags", "passage_count", b"passage_count", "tags", b"tags", "tainted_tags", b"tainted_tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetAgentStatsResponse: _TypeAlias = GetAgentStatsResponse  # noqa: Y015
+
+@_typing.final
+class TaintedTag(_message.Message):
+    """A tag that was written only by agents that had read untrusted content."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAG_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
+    tag: _builtins.str
+    """The tag."""
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Labels of its passages: WEB, MCP or both."""
+
+    def __init__(
+        self,
+        *,
+        tag: _builtins.str = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tag", b"tag", "taint", b"taint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaintedTag: _TypeAlias = TaintedTag  # noqa: Y015
 
 @_typing.final
 class ReleaseAgentRequest(_message.Message):
