@@ -64,19 +64,24 @@ def test_adding_messages_never_reduces_the_taint(one: list[Message], more: list[
 
 
 @security_examples
-@given(MESSAGES, BLOCKS, st.integers(2, 6))
+@given(MESSAGES, BLOCKS, BLOCKS, st.integers(2, 6))
 def test_every_label_has_a_source(
-    messages: list[Message], blocks: dict[str, tuple[Provenance, ...]], most: int
+    messages: list[Message],
+    blocks: dict[str, tuple[Provenance, ...]],
+    tags: dict[str, tuple[Provenance, ...]],
+    most: int,
 ) -> None:
-    sources = sources_of(messages, blocks, most)
+    sources = sources_of(messages, blocks, tags, most)
     assert len(sources) <= most
     assert {source.label for source in sources} == slowly(messages) | set(
-        taint_of(*blocks.values())
+        taint_of(*blocks.values(), *tags.values())
     )
     by_id = {message.id for message in messages}
     for source in sources:
         if source.block_label:
             assert source.label in blocks[source.block_label]
+        elif source.archival_tag:
+            assert source.label in tags[source.archival_tag]
         else:
             assert source.message_id in by_id
 
@@ -88,13 +93,17 @@ def test_sources_are_listed_newest_first_and_replies_only_without_others() -> No
 
     reply = Message("3", MessageRole.ASSISTANT, (), provenance=(Provenance.MODEL, Provenance.WEB))
     web, mcp = Provenance.WEB, Provenance.MCP
-    sources = sources_of([returned("1"), returned("2"), reply], {"human": (mcp,)})
+    sources = sources_of(
+        [returned("1"), returned("2"), reply], {"human": (mcp,)}, {"trips": (web, mcp)}
+    )
     assert sources == (
         TaintSource(web, "2", "fetch", "c2"),
         TaintSource(web, "1", "fetch", "c1"),
         TaintSource(mcp, block_label="human"),
+        TaintSource(web, archival_tag="trips"),
+        TaintSource(mcp, archival_tag="trips"),
     )
-    assert sources_of([reply], {}) == (TaintSource(web, "3"),)
+    assert sources_of([reply], {}, {}) == (TaintSource(web, "3"),)
 
 
 def test_labelled_input_message_is_a_source_too() -> None:
@@ -102,7 +111,7 @@ def test_labelled_input_message_is_a_source_too() -> None:
     part = ToolReturn("c1", "fetch", ToolStatus.OK, "", provenance=web)
     fetched = Message("1", MessageRole.TOOL, (part,))
     sent = Message("2", MessageRole.USER, (), provenance=(Provenance.USER, web))
-    assert sources_of([fetched, sent], {}) == (
+    assert sources_of([fetched, sent], {}, {}) == (
         TaintSource(web, "2"),
         TaintSource(web, "1", "fetch", "c1"),
     )

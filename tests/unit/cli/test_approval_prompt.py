@@ -8,6 +8,7 @@ import pytest
 
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.approval_prompt import ask_on_terminal
+from strata.cli.chat.turn_view import untrusted_sources_line
 
 REQUEST = message_pb2.ApprovalRequestPart(
     approval_id="approval-1",
@@ -57,3 +58,18 @@ def test_return_value_of_a_client_tool_is_typed_at_its_call() -> None:
 @pytest.mark.parametrize("lines", [[], ["y"], ["y", "n"]])
 def test_leaving_the_prompt_sends_no_decision(lines: list[str]) -> None:
     assert ask_on_terminal(REQUEST, typing(lines)) is None
+
+
+def test_sources_of_untrusted_content_are_named_once() -> None:
+    web = message_pb2.PROVENANCE_WEB
+    sources = [
+        message_pb2.TaintSource(label=web, message_id="message-1", tool_name="fetch_webpage"),
+        message_pb2.TaintSource(label=web, message_id="message-2", tool_name="fetch_webpage"),
+        message_pb2.TaintSource(label=web, block_label="human"),
+        message_pb2.TaintSource(label=web, archival_tag="mail eve"),
+    ]
+    assert untrusted_sources_line(message_pb2.ApprovalRequestPart(taint=sources)) == (
+        "The agent had read untrusted content: web by fetch_webpage, web in memory block human,"
+        " web in the archival tag mail eve"
+    )
+    assert untrusted_sources_line(message_pb2.ApprovalRequestPart()) == ""

@@ -9,6 +9,7 @@ from strata.agent_loop.domain.ports import (
 )
 from strata.api.archival.v1 import agent_archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grpc
+from strata.shared.convert.messages import labels_from_proto
 
 
 class ArchivalClient:
@@ -21,7 +22,13 @@ class ArchivalClient:
         """Returns the counts of the agent's passages for the metadata."""
         request = archive_pb.GetAgentStatsRequest(agent_id=agent_id)
         response = await self._stub.GetAgentStats(request)
-        return ArchivalStats(response.passage_count, tuple(response.tags), response.more_tags)
+        taint = {
+            tainted_tag.tag: labels_from_proto(tainted_tag.taint)
+            for tainted_tag in response.tainted_tags
+        }
+        return ArchivalStats(
+            response.passage_count, tuple(response.tags), response.more_tags, taint
+        )
 
     async def prepare(self, agent_id: str) -> None:
         """Registers an agent; repeating it succeeds."""

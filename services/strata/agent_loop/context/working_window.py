@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart, Window
 from strata.agent_loop.domain.model.chat import TextPart
@@ -13,10 +15,13 @@ from strata.agent_loop.prompts.system_message import (
     is_current,
     shown_archival_lines,
     shows_day,
+    tainted_tags,
+    without_tags,
 )
 from strata.protocol.errors import DataLossError
 from strata.shared.clock import Clock
 from strata.shared.messages import MessageRole
+from strata.shared.provenance import Taint
 from strata.shared.record_fields import replace
 
 
@@ -28,6 +33,10 @@ class WorkingWindow:
         window: The stored window, with the inputs in it.
         stats: Counts of archival memory at the start of the turn; None if unknown.
         clock: For the date.
+
+    Attributes:
+        tainted_tags: Untrusted labels of the tags of archival memory that the system message shows,
+            by tag.
 
     Raises:
         DataLossError: The window does not begin with a system message.
@@ -52,6 +61,7 @@ class WorkingWindow:
         self._message_count = window.message_count
         self._stale = window.metadata_stale
         self.unsaved_text: str | None = None
+        self.tainted_tags: Mapping[str, Taint] = {}
 
     @property
     def messages(self) -> list[Message]:
@@ -96,14 +106,17 @@ class WorkingWindow:
         are compared: the day, since an outdated one causes wrong answers, and the archival memory
         lines, which others may have changed. Archival counts are those at the start of the turn, so
         that neither the agent's own inserts nor a running import rebuild the message within a turn.
+        Without counts the message shows no tags, since their labels are unknown.
         """
         self._section = section
         text = self._messages[0].text
         now = self._clock.now()
         shown = shown_archival_lines(text, self._agent.system, section.text)
-        known = shown
-        if self._stats is not None:
+        if self._stats is None:
+            known = without_tags(shown)
+        else:
             known = archival_lines(self._stats, section.block_revisions)
+            self.tainted_tags = tainted_tags(self._stats, section.block_revisions)
         current = is_current(text, self._agent.system, section.text) and known == shown
         if current and not self._stale and shows_day(text, now, self._agent.timezone):
             return

@@ -225,6 +225,7 @@ def _source_from_proto(wire: pb.TaintSource) -> TaintSource:
         wire.tool_name,
         wire.tool_call_id,
         wire.block_label,
+        wire.archival_tag,
     )
 
 
@@ -235,6 +236,7 @@ def _source_to_proto(source: TaintSource) -> pb.TaintSource:
         tool_name=source.tool_name,
         tool_call_id=source.tool_call_id,
         block_label=source.block_label,
+        archival_tag=source.archival_tag,
     )
 
 

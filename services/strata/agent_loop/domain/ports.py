@@ -325,11 +325,13 @@ class ArchivalStats:
         tags: The most used tags, most used first.
         more_tags: Number of other tags; `prompts.system_message.MOST_TAGS_COUNTED` means at least
             this number.
+        taint: Untrusted labels of tags, by tag.
     """
 
     passage_count: int = 0
     tags: Sequence[str] = ()
     more_tags: int = 0
+    taint: Mapping[str, Taint] = field(default_factory=dict)
 
 
 class Archival(Protocol):

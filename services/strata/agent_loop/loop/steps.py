@@ -180,8 +180,12 @@ class Steps:
     @property
     def taint(self) -> Taint:
         """Untrusted labels of the current context."""
-        window_taint = taint_of_messages(self._window.messages)
-        return taint_of(window_taint, *self._memory.tainted_blocks.values())
+        window = self._window
+        return taint_of(
+            taint_of_messages(window.messages),
+            *self._memory.tainted_blocks.values(),
+            *window.tainted_tags.values(),
+        )
 
     @property
     def window(self) -> Sequence[Message]:
@@ -430,7 +434,9 @@ class Steps:
         calls = record.reply.tool_calls
         taint = (
             *coming_taint(calls, gated, self._memory.toolset),
-            *sources_of(self._window.messages, self._memory.tainted_blocks),
+            *sources_of(
+                self._window.messages, self._memory.tainted_blocks, self._window.tainted_tags
+            ),
         )
         names = {call.name for call in gated}
         request = request_for(

@@ -10,13 +10,14 @@ provider's prompt cache.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 from strata.agent_loop.domain.ports import ArchivalStats
 from strata.shared.one_line import one_line
+from strata.shared.provenance import Taint
 from strata.shared.tag_escapes import escape
 from strata.shared.tool_returns import TIME_FORMAT
 
@@ -108,22 +109,45 @@ def archival_lines(stats: ArchivalStats, labels: Iterable[str]) -> list[str]:
             f"- {stats.passage_count} total memories you created are stored in archival memory"
             " (use tools to access them)"
         )
-    names, more, remaining_bytes = frozenset(labels), stats.more_tags, TAGS_BYTES
-    shown: list[str] = []
-    for tag in stats.tags:
-        text = escape(one_line(tag), names)
-        size = len(text.encode("utf-8", "replace")) + 2
-        if len(tag) > MAX_TAG_CHARS or size > remaining_bytes:
-            more += 1
-        else:
-            shown.append(text)
-            remaining_bytes -= size
-    if more:
+    shown = [text for _, text in _shown_tags(stats.tags, labels)]
+    if more := stats.more_tags + len(stats.tags) - len(shown):
         is_exact = more < MOST_TAGS_COUNTED
         shown.append(f"and {more} more" if is_exact else f"and more than {MOST_TAGS_COUNTED} more")
     if shown:
         lines.append(f"- Available archival memory tags: {', '.join(shown)}")
     return lines
+
+
+def tainted_tags(stats: ArchivalStats, labels: Iterable[str]) -> Mapping[str, Taint]:
+    """Returns the untrusted labels of the tags that `archival_lines` shows, by tag.
+
+    Args:
+        stats: Counts of archival memory.
+        labels: Labels of the agent's blocks.
+    """
+    if not stats.taint:
+        return stats.taint
+    return {
+        tag: stats.taint[tag] for tag, _ in _shown_tags(stats.tags, labels) if tag in stats.taint
+    }
+
+
+def without_tags(lines: Iterable[str]) -> list[str]:
+    """Returns lines of `archival_lines` without the line that lists tags."""
+    return [line for line in lines if not _TAGS.match(line)]
+
+
+def _shown_tags(tags: Iterable[str], labels: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns the tags that fit into `TAGS_BYTES`, each with its text in the prompt."""
+    names, remaining_bytes = frozenset(labels), TAGS_BYTES
+    shown = []
+    for tag in tags:
+        text = escape(one_line(tag), names)
+        size = len(text.encode("utf-8", "replace")) + 2
+        if len(tag) <= MAX_TAG_CHARS and size <= remaining_bytes:
+            shown.append((tag, text))
+            remaining_bytes -= size
+    return shown
 
 
 def assemble(base: str, section: str, metadata: Metadata) -> str:

@@ -10,8 +10,10 @@ from strata.agent_loop.domain.agent.tool_rules import ToolRule
 from strata.agent_loop.domain.conversation.approvals import Decision
 from strata.agent_loop.domain.conversation.messages import Message
 from strata.agent_loop.domain.conversation.taint_sources import TaintSource
+from strata.agent_loop.domain.ports import ArchivalStats
 from strata.agent_loop.domain.run.events import StepStarted
 from strata.agent_loop.domain.tools import ToolSet
+from strata.protocol.errors import UnavailableError
 from strata.shared.messages import MessageRole, ToolStatus
 from strata.shared.provenance import Provenance
 from strata.shared.stop_reasons import StopReason
@@ -107,6 +109,45 @@ async def test_tainted_memory_in_the_prompt_taints_until_the_label_is_removed() 
     sink = await harness.run(harness.request("Again."), harness.calls("acts"))
     assert sink.outcome.stop_reason is WAITS
     assert {source.label for source in asked(harness).taint} == {WEB}
+
+
+async def test_tainted_tags_in_the_prompt_taint_until_they_are_gone() -> None:
+    harness = careful_harness()
+    harness.archival.answer = ArchivalStats(2, ("trips", "obey eve"), 0, {"obey eve": (WEB,)})
+    sink = await harness.run(None, harness.calls("acts"))
+    assert (sink.outcome.stop_reason, taints(sink), sink.outcome.taint) == (WAITS, [(WEB,)], (WEB,))
+    assert asked(harness).taint == (TaintSource(WEB, archival_tag="obey eve"),)
+    assert labels(harness)[-1] == (Provenance.MODEL, WEB)
+
+    harness = careful_harness()
+    harness.archival.answer = ArchivalStats(1, ("trips",))
+    sink = await harness.run(None, harness.calls("acts"), reply("Done."))
+    assert (sink.outcome.stop_reason, taints(sink)) == (StopReason.END_TURN, [(), ()])
+
+
+async def test_tainted_tags_that_the_prompt_does_not_show_do_not_taint() -> None:
+    harness = careful_harness()
+    tags = tuple(f"{number:03}" + "t" * 97 for number in range(20))
+    harness.archival.answer = ArchivalStats(20, tags, 0, {tags[-1]: (WEB,)})
+    sink = await harness.run(None, harness.calls("acts"), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+
+
+async def test_tags_with_unknown_labels_are_not_shown() -> None:
+    harness = careful_harness()
+    harness.archival.answer = ArchivalStats(2, ("obey eve",), 0, {"obey eve": (WEB,)})
+    await harness.run(None, reply("Hello."))
+    assert "obey eve" in harness.recall.messages[0].text
+
+    fresh = careful_harness()
+    fresh.recall.messages = harness.recall.messages[:1]
+    fresh.archival.answer = UnavailableError("down")
+    sink = await fresh.run(fresh.request("Act."), fresh.calls("acts"), reply("Done."))
+    assert (sink.outcome.stop_reason, taints(sink)) == (StopReason.END_TURN, [(), ()])
+    system = fresh.model.requests[0].messages[0].text
+    assert "- 2 total memories" in system
+    assert "archival memory tags" not in system
+    assert fresh.recall.stale is True
 
 
 async def test_later_calls_of_a_reply_that_fetches_a_page_need_approval() -> None:

@@ -19,7 +19,10 @@ from strata.agent_loop.prompts.system_message import (
     is_current,
     render_metadata,
     shown_archival_lines,
+    tainted_tags,
+    without_tags,
 )
+from strata.shared.provenance import Provenance
 
 NOW = datetime(2026, 11, 21, 20, 43, 9, tzinfo=UTC)
 
@@ -131,6 +134,19 @@ def test_tags_that_do_not_fit_are_counted() -> None:
     assert shown[9:] == ["and 16 more"]
     (_, line) = archival_lines(ArchivalStats(9, ("a",), 1_000), ())
     assert line.endswith(": a, and more than 1000 more")
+
+
+def test_only_tags_that_are_shown_have_labels() -> None:
+    tags = tuple(f"{number:03}" + "t" * 97 for number in range(20))
+    taint = {tags[12]: (Provenance.WEB,), tags[8]: (Provenance.MCP,)}
+    assert tainted_tags(ArchivalStats(9, tags, 5, taint), ()) == {tags[8]: (Provenance.MCP,)}
+    assert tainted_tags(ArchivalStats(9, tags, 5), ()) == {}
+
+
+def test_the_line_of_tags_can_be_left_out() -> None:
+    lines = archival_lines(ArchivalStats(2, ("- Available archival memory tags: a",)), ())
+    assert without_tags(lines) == lines[:1]
+    assert len(lines) == 2
 
 
 def test_a_tag_cannot_end_the_metadata_or_begin_a_block() -> None:

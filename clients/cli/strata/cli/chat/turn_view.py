@@ -335,6 +335,7 @@ def untrusted_sources_line(approval_request: message_pb2.ApprovalRequestPart) ->
         enum_name(message_pb2.Provenance, source.label)
         + (f" by {source.tool_name}" if source.tool_name else "")
         + (f" in memory block {source.block_label}" if source.block_label else "")
+        + (f" in the archival tag {source.archival_tag}" if source.archival_tag else "")
         for source in approval_request.taint
     )
     sources = ", ".join(safe(location) for location in dict.fromkeys(locations))

@@ -24,9 +24,12 @@ def taint_of_messages(messages: Iterable[Message]) -> Taint:
 
 
 def sources_of(
-    messages: Sequence[Message], blocks: Mapping[str, Taint], most: int = MAX_SOURCES
+    messages: Sequence[Message],
+    blocks: Mapping[str, Taint],
+    tags: Mapping[str, Taint],
+    most: int = MAX_SOURCES,
 ) -> tuple[TaintSource, ...]:
-    """Returns the sources of the taint of a context: messages, newest first, then blocks.
+    """Returns the sources of the taint of a context: messages, newest first, then blocks and tags.
 
     Replies written under taint are listed only if no other source of their label is left, for
     example after a message was deleted. Each label has a source, even beyond `most`.
@@ -34,12 +37,18 @@ def sources_of(
     Args:
         messages: The window.
         blocks: Taint of the blocks that are shown, by block label.
+        tags: Taint of the tags of archival memory that are shown, by tag.
         most: How many sources to return.
     """
     sources = [source for message in reversed(messages) for source in _of_message(message)]
     sources += [
         TaintSource(label, block_label=name)
         for name, labels in blocks.items()
+        for label in taint_of(labels)
+    ]
+    sources += [
+        TaintSource(label, archival_tag=tag)
+        for tag, labels in tags.items()
         for label in taint_of(labels)
     ]
     labels_with_source = {source.label for source in sources}

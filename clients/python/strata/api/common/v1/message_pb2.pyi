@@ -528,12 +528,13 @@ class TaintSource(_message.Message):
     TOOL_NAME_FIELD_NUMBER: _builtins.int
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     BLOCK_LABEL_FIELD_NUMBER: _builtins.int
+    ARCHIVAL_TAG_FIELD_NUMBER: _builtins.int
     label: Global___Provenance.ValueType
     """The label: WEB or MCP."""
     message_id: _builtins.str
     """The message that contains it: a tool return, a summary, a message that was sent with it, or a
-    reply that the model wrote after reading it. Empty for a memory block and for a call of the
-    same reply.
+    reply that the model wrote after reading it. Empty for a memory block, for a tag of archival
+    memory and for a call of the same reply.
     """
     tool_name: _builtins.str
     """The tool that returned it."""
@@ -541,6 +542,8 @@ class TaintSource(_message.Message):
     """The call that returned it, or will return it."""
     block_label: _builtins.str
     """Label of the memory block whose author had read it."""
+    archival_tag: _builtins.str
+    """The tag of archival memory in the prompt whose authors had read it."""
     def __init__(
         self,
         *,
@@ -549,10 +552,11 @@ class TaintSource(_message.Message):
         tool_name: _builtins.str = ...,
         tool_call_id: _builtins.str = ...,
         block_label: _builtins.str = ...,
+        archival_tag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_label", b"block_label", "label", b"label", "message_id", b"message_id", "tool_call_id", b"tool_call_id", "tool_name", b"tool_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archival_tag", b"archival_tag", "block_label", b"block_label", "label", b"label", "message_id", b"message_id", "tool_call_id", b"tool_call_id", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
