@@ -25,7 +25,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.events import run_follower
 from strata.shared.telemetry import Telemetry
 from strata.shared.tracing.spans import Tracer
-from strata.standalone.ports import ReservedPort
+from strata.standalone.ports import ReservedPort, pick_port
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -148,7 +148,7 @@ async def test_a_run_is_followed_although_its_gateway_cannot_be_reached(
     services, gate = socket_services, Gate()
     services.turns.script = gate.turn
     # No process listens on this port.
-    holder = await services.gateway(advertised_host="127.0.0.2", port=_free_port())
+    holder = await services.gateway(advertised_host="127.0.0.2", port=pick_port())
     other = await services.gateway(poll_s=60)
     run = await holder.start_run(services.new_agent())
     following = asyncio.create_task(collect(other.stream(run.id)))
@@ -169,7 +169,7 @@ async def test_an_unreachable_gateway_is_not_called_again_at_once(
     services.turns.script = gate.turn
     monkeypatch.setattr(run_follower, "_PEER_PAUSE_S", 600.0)
     # No process listens on this port.
-    holder = await services.gateway(advertised_host="127.0.0.2", port=_free_port())
+    holder = await services.gateway(advertised_host="127.0.0.2", port=pick_port())
     other = await services.gateway(poll_s=60)
     servicer: Any = other.service.services[0].servicer
     peers = servicer._follower._peers
@@ -199,11 +199,6 @@ async def test_clients_cannot_call_the_internal_follow_method(
         async for _ in stub.FollowRun(follow_pb.FollowRunRequest(), metadata=gateway.metadata):
             pass
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def _free_port() -> int:
-    with ReservedPort() as port:
-        return port.number
 
 
 async def test_a_run_is_cancelled_from_another_gateway(services: ScriptedServices) -> None:
