@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from loop_time import put_forward
+from polling import settle
 from strata.shared.polling import IdlePause
 
 
@@ -29,11 +30,11 @@ async def test_wait_ends_with_the_pause() -> None:
     for _ in range(3):
         pause.note(worked=False)
     waiting = asyncio.create_task(pause.wait(asyncio.Event()))
-    await asyncio.sleep(0.01)
-    put_forward(239)
-    await asyncio.sleep(0.01)
+    await settle()
+    put_forward(200)
+    await settle()
     assert not waiting.done()
-    put_forward(2)
+    put_forward(41)
     await waiting
     assert pause.seconds == 240
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from polling import settle
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.protocol.errors import UnavailableError
 from strata.shared.metric_names import SANDBOX_CALLS, SANDBOX_ISOLATION
@@ -86,7 +87,7 @@ async def test_failed_prepare_is_tried_again_by_the_next_call(runner: Any) -> No
     runner.away = True
     sandbox = SandboxClient(runner)
     sandbox.prepare()
-    await asyncio.sleep(0.01)
+    await settle()
     with pytest.raises(UnavailableError):
         await sandbox.run(RUN)
     assert (runner.asked, runner.runs) == (2, 0)

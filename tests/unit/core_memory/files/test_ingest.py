@@ -10,6 +10,7 @@ from typing import Any
 import pytest_asyncio
 
 from loop_time import put_forward
+from polling import settle
 from strata.core_memory.files.ingest import Ingest, IngestOptions
 from strata.core_memory.files.store.queue import FileWork
 from strata.shared.foreground_work import ForegroundWork
@@ -55,7 +56,7 @@ class CountedWork:
         before = self.looks.copy()
         for seconds in pauses:
             put_forward(seconds)
-            await asyncio.sleep(0.01)
+            await settle()
         return self.looks - before
 
 

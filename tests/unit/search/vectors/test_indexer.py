@@ -65,7 +65,7 @@ async def test_a_commit_triggers_the_backlogs_except_polled_ones() -> None:
         assert (often.looks, rare.looks) == (1, 1)
         for _ in range(3):
             indexer.wake()
-            await asyncio.sleep(0.01)
+            await settle()
     finally:
         running.cancel()
     assert (often.looks, rare.looks) == (4, 1)
@@ -78,7 +78,7 @@ async def test_idle_backlogs_are_checked_less_often_until_a_commit() -> None:
 
     async def looks_after(seconds: float) -> int:
         put_forward(seconds)
-        await asyncio.sleep(0.01)
+        await settle()
         return backlog.looks
 
     try:
@@ -130,7 +130,7 @@ async def test_one_query_per_poll_replaces_a_check_of_each_backlog() -> None:
 
     async def looks_after(seconds: float) -> list[int]:
         put_forward(seconds)
-        await asyncio.sleep(0.01)
+        await settle()
         return [questions, *(backlog.looks for backlog in backlogs)]
 
     try:
