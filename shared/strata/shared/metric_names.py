@@ -118,7 +118,10 @@ RUNS_QUEUED: Final = _gauge(
     by_partition=True,
 )
 RUNS_FINISHED: Final = _counter(
-    "strata_runs_finished_total", "Runs that ended in this gateway.", "kind", "stop_reason"
+    "strata_runs_finished_total",
+    "Runs that ended in this gateway; without those that were cancelled in the queue.",
+    "kind",
+    "stop_reason",
 )
 RUN_SECONDS: Final = _histogram(
     "strata_run_duration_seconds",
