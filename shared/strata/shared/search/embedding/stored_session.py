@@ -2,7 +2,7 @@
 
 ONNX Runtime rearranges the weights of matrix products for the processor, and keeps the result on
 the heap of each process. It can also store the result. Later processes map it, so that they share
-its pages and the system can drop them; they start faster, too. Decision 0191.
+its pages and the system can drop them; they start faster, too. Decision 0189.
 """
 
 from __future__ import annotations
