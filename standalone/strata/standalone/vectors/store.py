@@ -153,9 +153,11 @@ class CollectionStore:
         """
         collection = self._find(name)
         if collection.shard is None:
+            folder = self.folder(self._aliases.get(name, name))
             raise DamagedError(
-                f"collection {name} could not be loaded ({collection.damage}); "
-                "delete it and build it again from the database"
+                f"collection {name} could not be loaded ({collection.damage}); stop Strata, delete"
+                f" the folder {folder} and start it again: the services build it again"
+                " from the database"
             )
         return collection.shard
 

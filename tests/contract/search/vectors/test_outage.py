@@ -87,6 +87,30 @@ async def test_a_missing_collection_is_unavailable_and_keeps_the_circuit_closed(
     await index.close()
 
 
+async def test_a_damaged_collection_is_named_and_keeps_the_circuit_closed(
+    own_engine: EngineProcess, killable: QdrantIndex
+) -> None:
+    generation = await killable.serving(THINGS)
+    assert generation is not None
+    own_engine.end()
+    folder = own_engine.folder / "collections" / generation
+    for segment in (folder / "shard" / "segments").iterdir():
+        (segment / "segment.json").write_text("{")
+    own_engine.start()
+    await until_back(killable)
+
+    circuit = CircuitBreaker("test", threshold=1)
+    index = QdrantIndex(connect(own_engine.url, own_engine.key), circuit=circuit)
+    try:
+        with pytest.raises(UnavailableError, match="damaged; the log names the remedy") as error:
+            await index.count(THINGS, PROJECT)
+        assert f"delete the folder {folder} " in error.value.detail
+        assert error.value.metadata["cause"] == "collection_damaged"
+        assert not circuit.is_open
+    finally:
+        await index.close()
+
+
 async def test_a_wrong_key_is_refused(vectors: EmbeddedVectors) -> None:
     index = QdrantIndex(connect(vectors.url, "wrong"))
     with pytest.raises(UnavailableError):

@@ -221,7 +221,11 @@ class Indexer:
                     continue
             except StrataError as error:
                 _log.warning(
-                    "indexing waits", reason=error.reason.value, message=error.message, pause=pause
+                    "indexing waits",
+                    reason=error.reason.value,
+                    message=error.message,
+                    detail=error.detail,
+                    pause=pause,
                 )
                 checked = -self._check_interval_s
                 await asyncio.sleep(pause)

@@ -41,6 +41,15 @@ def to_strata_error(error: BaseException, operation: str) -> StrataError:
             metadata={**metadata, "cause": "collection_missing"},
             retry_after=5.0,
         )
+    if status is grpc.StatusCode.DATA_LOSS:
+        # One collection, and not the engine: the circuit breaker stays closed for the others.
+        damaged = UnavailableError(
+            "the files of a vector collection are damaged; the log names the remedy",
+            metadata={**metadata, "cause": "collection_damaged"},
+            retry_after=5.0,
+        )
+        damaged.detail = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else ""
+        return damaged
     if status in _REFUSALS:
         return InternalError(f"the vector index refuses the operation {operation}")
     if (seconds := _retry_after(error)) is not None:
