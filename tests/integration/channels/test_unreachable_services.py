@@ -12,7 +12,9 @@ import pytest
 
 from cut_proxy import CutProxy
 from integration.channels.conftest import stub_to
+from loop_time import put_forward
 from name_server import NameServer
+from polling import eventually
 from strata.protocol.errors import DeadlineExceededError, Reason, UnavailableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.standalone.ports import pick_port
@@ -99,13 +101,22 @@ async def test_call_of_every_shape_waits_for_a_service_that_starts(
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_call_to_a_service_that_stays_unreachable_ends_unavailable(
-    echo: Any, keys: Any, factory: ChannelFactory, method: str
+    echo: Any,
+    keys: Any,
+    factory: ChannelFactory,
+    method: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     stub = stub_to("127.0.0.1:1", factory, echo)
     # A stream of requests may have got its connection at the moment at which it was ended.
     perhaps_sent = method in ("Sum", "Chat")
-    with keys.signed_in(), pytest.raises(UnavailableError) as raised:
-        await answer(stub, method, echo.pb.Note(), timeout=30.0 if perhaps_sent else 1.0)
+    with keys.signed_in():
+        call = asyncio.ensure_future(answer(stub, method, echo.pb.Note(), timeout=30.0))
+        if not perhaps_sent:
+            await eventually(lambda: "call is repeated" in caplog.text)
+            put_forward(30)
+        with pytest.raises(UnavailableError) as raised:
+            await call
     assert raised.value.reason is Reason.DEPENDENCY_UNAVAILABLE
     assert "127.0.0.1" not in raised.value.message
     assert (raised.value.unsent, raised.value.lost) == (not perhaps_sent, perhaps_sent)

@@ -144,13 +144,18 @@ async def test_a_request_cancelled_before_it_is_sent_does_not_delay_the_database
     services = Services()
     services.words.set()
 
+    timed_out = asyncio.Event()
+
     async def impatient(after: StartGate) -> list[Hit]:
-        async with asyncio.timeout(0.001):
-            await after()
+        try:
+            async with asyncio.timeout(0.001):
+                await after()
+        finally:
+            timed_out.set()
         return []
 
     finding = asyncio.create_task(search_both(services.look, impatient, services.by_words))
-    await asyncio.sleep(0.01)
+    await timed_out.wait()
     services.begins.set()
     await until_seen(services, "statement")
     with pytest.raises(TimeoutError):
