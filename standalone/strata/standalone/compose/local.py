@@ -256,7 +256,7 @@ def _master_key(folder: DataFolder, name: str, earlier: str = "") -> str:
     """Returns master keys, one per line: a new one, and then the earlier one if there is one."""
     return folder.secret(
         name,
-        lambda: f"{generate_master_key()}\n{earlier}",
+        lambda: "\n".join(filter(None, (generate_master_key(), earlier))),
         lambda text: read_master_keys(text.split()),
     )
 
