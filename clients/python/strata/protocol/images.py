@@ -138,10 +138,10 @@ def _jpeg(data: bytes) -> ImageHeader | None:
     """Skips the segments before the frame; each is at least two bytes long."""
     at = 2 if data[:2] == b"\xff\xd8" else len(data)
     for _ in range(_MOST_MARKERS):
-        found = _MARKER.match(data, at)
-        if found is None:
+        match = _MARKER.match(data, at)
+        if match is None:
             return None
-        marker, at = data[found.start(1)], found.end()
+        marker, at = data[match.start(1)], match.end()
         if marker in _FRAMES:
             if at + 7 > len(data):
                 return None

@@ -3,38 +3,21 @@
 import os
 import subprocess
 import sys
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 
+import encoder_graph
+from encoder_graph import GRAPH, SAMPLE, Weights
 from strata.shared.search.embedding import sentence_encoder, stored_session
-from strata.shared.search.embedding.onnx_session import open_graph, weights_in
-from strata.shared.search.embedding.prepared_arrays import Arrays
+from strata.shared.search.embedding.onnx_session import open_graph
 from strata.shared.search.embedding.stored_session import GraphSession
 
-GRAPH = (
-    resources.files("strata.shared.search.embedding") / "data/sentence_encoder.onnx"
-).read_bytes()
-SAMPLE = {
-    "embeddings": np.linspace(-1, 1, 3 * sentence_encoder.DIM, dtype=np.float32).reshape(3, -1)
-}
 LONGER = {"embeddings": np.ones((40, sentence_encoder.DIM), np.float32)}
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-class Weights:
-    """Counts how often the weights are read."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> Arrays:
-        self.count += 1
-        return weights_in(sentence_encoder.load_arrays().arrays)
 
 
 @pytest.fixture(autouse=True)
@@ -210,7 +193,7 @@ _LOAD = """
 import resource, sys
 from pathlib import Path
 
-from search.embedding.test_stored_session import GRAPH, SAMPLE, Weights
+from encoder_graph import GRAPH, SAMPLE, Weights
 from strata.shared.search.embedding import stored_session
 
 stored_session.processor_features = lambda: frozenset({"feature"})
@@ -224,7 +207,7 @@ print(float(opened.run(SAMPLE)[0].sum()), opened.folder is not None)
 
 
 def start_loading(folder: Path, limit: int = 0) -> subprocess.Popen[str]:
-    paths = [str(Path(__file__).parents[2]), *sys.path]
+    paths = [str(Path(encoder_graph.__file__).parent), *sys.path]
     return subprocess.Popen(
         [sys.executable, "-c", _LOAD, str(folder), str(limit)],
         stdin=subprocess.PIPE,
