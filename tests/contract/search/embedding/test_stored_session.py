@@ -1,8 +1,11 @@
 """Sessions of ONNX Runtime whose weights are stored once, and mapped later."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 import encoder_graph
 from encoder_graph import GRAPH, SAMPLE, Weights
 from strata.shared.search.embedding import sentence_encoder, stored_session
-from strata.shared.search.embedding.onnx_session import open_graph
+from strata.shared.search.embedding.onnx_session import open_graph, open_stored_graph
 from strata.shared.search.embedding.stored_session import GraphSession
 
 LONGER = {"embeddings": np.ones((40, sentence_encoder.DIM), np.float32)}
@@ -73,6 +76,35 @@ def test_process_opens_a_stored_session_once(tmp_path: Path) -> None:
         for _ in range(2)
     )
     assert first.session is second.session
+
+
+def test_threads_open_a_stored_session_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one would be closed, and its files unmapped, while pages are released."""
+    load(monkeypatch, tmp_path)
+    monkeypatch.setattr(stored_session, "_open_sessions", {})
+    opened: list[Path] = []
+    both = threading.Barrier(2)
+
+    def open_slowly(path: Path) -> onnxruntime.InferenceSession:
+        opened.append(path)
+        # Time for the other thread to open it, too.
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        return open_stored_graph(path)
+
+    monkeypatch.setattr(stored_session, "open_stored_graph", open_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        calls = [
+            threads.submit(
+                stored_session.stored_session, "encoder", "key", GRAPH, Weights(), SAMPLE, tmp_path
+            )
+            for _ in range(2)
+        ]
+        first, second = (call.result() for call in calls)
+    assert first is second
+    assert len(opened) == 1
 
 
 @linux_only

@@ -12,6 +12,7 @@ import os
 import platform
 import secrets
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,8 @@ _TOLERANCE = 1e-3
 _Floats = npt.NDArray[np.float32]
 # By folder. They are never closed: when pages are released, no other thread may unmap the files.
 _open_sessions: dict[Path, GraphSession] = {}
+# One is opened at a time: a second one of the same files would be closed.
+_opening = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,14 @@ def stored_session(
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
     root = folder or default_folder()
     path = root / f"{name}-{digest}"
-    stored = _stored(path, sample)
-    if stored is None and _store(path, graph, weights, sample):
-        for other in root.glob(f"{name}-*"):
-            if other != path:
-                shutil.rmtree(other, ignore_errors=True)
+    with _opening:
         stored = _stored(path, sample)
+        if stored is None and _store(path, graph, weights, sample):
+            # Those of other weights, and incomplete ones of processes that ended.
+            for other in root.glob(f"{name}-*"):
+                if other != path:
+                    shutil.rmtree(other, ignore_errors=True)
+            stored = _stored(path, sample)
     return stored or GraphSession(open_graph(graph, weights()))
 
 
@@ -117,7 +122,8 @@ def _stored(path: Path, sample: Arrays) -> GraphSession | None:
         if _checksums(path) == checksums:
             session = GraphSession(open_stored_graph(path / _GRAPH), path)
             if _is_close(session.run(sample)[0], result):
-                return _open_sessions.setdefault(path, session)
+                _open_sessions[path] = session
+                return session
         problem = "other content"
     except Exception as error:  # noqa: BLE001 - those of ONNX Runtime have no class in common
         problem = str(error)
