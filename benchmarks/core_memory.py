@@ -12,8 +12,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import cycle
 
-from sqlalchemy import text
-
 from benchmarks.bench import Bench
 from benchmarks.report import Row
 from benchmarks.samples import Samples
@@ -31,7 +29,7 @@ from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.auth import TokenSigner, TokenVerifier, public_key_of
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.inprocess import InProcessNetwork
 
 UNCHANGED_TARGET_MS = 2.0
@@ -63,7 +61,7 @@ class _Service:
     async def round_trip(self) -> None:
         """Runs an empty query in a read transaction of the same pool."""
         async with self.database.transaction(read_only=True) as connection:
-            await connection.execute(text("SELECT 1"))
+            await connection.execute(sql("SELECT 1"))
 
 
 @dataclass(slots=True)

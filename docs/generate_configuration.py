@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from strata.client.settings import PREFIX, ClientSettings
-from strata.shared.search.reranking.factory import RerankingServiceSettings
+from strata.shared.search.reranking.settings import RerankingServiceSettings
 from strata.shared.settings import EnvironmentSettings, ServiceSettings
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -5,28 +5,26 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.core_memory.files.text_extraction.pages import pages_of
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 
-_AGENT = text(
+_AGENT = sql(
     "INSERT INTO core_memory.prepared_agents (project_id, agent_id) VALUES (:project, :agent)"
 )
-_FOLDER = text(
+_FOLDER = sql(
     """
     INSERT INTO core_memory.folders
         (project_id, id, name, description, instructions, create_time)
     VALUES (:project, :folder, :name, :description, :instructions, now())
     """
 )
-_ATTACH = text(
+_ATTACH = sql(
     "INSERT INTO core_memory.folder_attachments (project_id, agent_id, folder_id)"
     " VALUES (:project, :agent, :folder)"
 )
-_CONTENT = text(
+_CONTENT = sql(
     """
     INSERT INTO core_memory.contents (project_id, content_hash, size_bytes, media_type, format,
         state, error, line_count, char_count, create_time)
@@ -34,7 +32,7 @@ _CONTENT = text(
     ON CONFLICT DO NOTHING
     """
 )
-_PAGES = text(
+_PAGES = sql(
     """
     INSERT INTO core_memory.content_pages
         (project_id, content_hash, page, first_line, line_count, text)
@@ -44,7 +42,7 @@ _PAGES = text(
     ON CONFLICT DO NOTHING
     """
 )
-_FILES = text(
+_FILES = sql(
     """
     INSERT INTO core_memory.files (project_id, id, folder_id, name, media_type, content_hash,
         state, create_time, update_time)
@@ -52,7 +50,7 @@ _FILES = text(
     FROM unnest(CAST(:ids AS text[]), CAST(:names AS text[])) AS f(id, name)
     """
 )
-_COUNTED = text(
+_COUNTED = sql(
     """
     UPDATE core_memory.folders SET revision = revision + 1, file_count = file_count + :count
     WHERE project_id = :project AND id = :folder

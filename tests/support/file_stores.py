@@ -6,8 +6,6 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import text
-
 from gates import WAITING_SESSIONS
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import Unit
@@ -25,7 +23,7 @@ from strata.core_memory.files.store.uploads import PostgresUploadStore
 from strata.core_memory.store.blocks import PostgresBlockStore
 from strata.shared.clock import SystemClock
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
@@ -85,7 +83,7 @@ class Stores:
     async def is_waiting(self) -> bool:
         """Whether a session waits for a lock in this database."""
         async with self.database.transaction() as connection:
-            return bool((await connection.execute(text(WAITING_SESSIONS))).scalar_one())
+            return bool((await connection.execute(sql(WAITING_SESSIONS))).scalar_one())
 
     async def read(self, file: File, lines: str = "hello") -> None:
         count = len(lines.splitlines())
@@ -102,7 +100,7 @@ class Stores:
         return stored
 
     async def revision(self, folder: Folder) -> int:
-        statement = text("SELECT revision FROM core_memory.folders WHERE id = :id")
+        statement = sql("SELECT revision FROM core_memory.folders WHERE id = :id")
         async with self.database.transaction() as connection:
             return int((await connection.execute(statement, {"id": folder.id})).scalar_one())
 
@@ -111,7 +109,7 @@ class Stores:
         async with self.database.transaction() as connection:
             counts = {
                 table: (
-                    await connection.execute(text(f"SELECT count(*) FROM core_memory.{table}"))
+                    await connection.execute(sql(f"SELECT count(*) FROM core_memory.{table}"))
                 ).scalar_one()
                 for table in TABLES
             }
@@ -127,7 +125,7 @@ class Stores:
         return agent_id
 
     async def open(self, agent_id: str, file: File, start: int = 1, end: int = 0) -> None:
-        statement = text(
+        statement = sql(
             "INSERT INTO core_memory.open_files"
             " VALUES (:project, :agent, :file, :start, :end, now())"
         )

@@ -1,7 +1,7 @@
 """Counts the costs of a turn: SQL statements, commits, calls between services.
 
-The product does not depend on it. Textual statements pass `DatabaseConnection.run_alone`, all
-others SQLAlchemy, whose events report them; BEGIN and COMMIT are taken from the driver's query log.
+The product does not depend on it. Statements pass `DatabaseConnection.execute_alone`;
+BEGIN and COMMIT are taken from the driver's query log.
 A statement outside of a transaction block commits itself. `application_name` identifies the
 service. Background work has no request (the search for waiting runs, the indexer), or calls other
 services as a caller of `ProjectCallers` (a deletion that is repeated).
@@ -21,15 +21,12 @@ from unittest.mock import patch
 import asyncpg
 import pytest
 from asyncpg.connection import LoggedQuery
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
-from sqlalchemy.pool import Pool
 
 from strata.gateway.project_callers import ProjectCallers
 from strata.gateway.runs.events import live_run
 from strata.shared.context import Caller, current
-from strata.shared.db.connections import DatabaseConnection, StatementResult
-from strata.shared.db.driver_statements import DriverStatement
+from strata.shared.db.connections import ConnectionOptions, DatabaseConnection, StatementResult
+from strata.shared.db.statements import Statement
 from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS
 from strata.shared.search import result_merge
 from strata.shared.telemetry import Telemetry
@@ -164,13 +161,18 @@ class SqlMeter:
     @contextmanager
     def on(self) -> Iterator[None]:
         """Watches the connections that are made inside the block."""
-        run = DatabaseConnection.run_alone
+        execute, connect = DatabaseConnection.execute_alone, DatabaseConnection.connect
 
         async def counted(
-            connection: DatabaseConnection, statement: DriverStatement, values: Mapping[str, object]
+            connection: DatabaseConnection, statement: Statement, values: Mapping[str, object]
         ) -> StatementResult:
-            self._statement(connection.driver, statement.sql)
-            return await run(connection, statement, values)
+            self._statement(connection.driver, statement.text)
+            return await execute(connection, statement, values)
+
+        async def watched(options: ConnectionOptions) -> DatabaseConnection:
+            connection = await connect(options)
+            self._connected(connection.driver)
+            return connection
 
         caller_of = ProjectCallers.of
 
@@ -180,24 +182,16 @@ class SqlMeter:
             self._background_principals.add(principal)
             return await caller_of(callers, project_id, principal, scopes)
 
-        event.listen(Engine, "before_cursor_execute", self._cursor_statement)
-        event.listen(Pool, "connect", self._connected)
-        try:
-            with (
-                patch.object(DatabaseConnection, "run_alone", counted),
-                patch.object(ProjectCallers, "of", noted),
-            ):
-                yield
-        finally:
-            event.remove(Engine, "before_cursor_execute", self._cursor_statement)
-            event.remove(Pool, "connect", self._connected)
+        with (
+            patch.object(DatabaseConnection, "execute_alone", counted),
+            patch.object(DatabaseConnection, "connect", watched),
+            patch.object(ProjectCallers, "of", noted),
+        ):
+            yield
 
     def into(self, cost: Cost | None) -> None:
         """Counts into `cost` from now on."""
         self._cost = cost
-
-    def _cursor_statement(self, connection: Any, _cursor: Any, sql: str, *_rest: Any) -> None:
-        self._statement(connection.connection.driver_connection, sql)
 
     def _statement(self, driver: asyncpg.Connection[Any], sql: str) -> None:
         if self._cost is None or not self._watches(driver):
@@ -210,8 +204,7 @@ class SqlMeter:
             counted = self._cost.commits if _WRITES.search(sql) else self._cost.reads
             counted[service] += 1
 
-    def _connected(self, adapted: Any, _record: Any) -> None:
-        driver: asyncpg.Connection[Any] = adapted.driver_connection
+    def _connected(self, driver: asyncpg.Connection[Any]) -> None:
         service, begun = _service(driver), [""]
 
         def seen(logged: LoggedQuery) -> None:

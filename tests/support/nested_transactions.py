@@ -12,11 +12,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
-from sqlalchemy.engine import URL, make_url
-
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection
 
 
 @dataclass(eq=False)
@@ -27,10 +25,10 @@ class _Holding:
     is_open: bool = True
 
 
-def port_and_name(url: str | URL) -> tuple[int | None, str | None]:
+def port_and_name(url: str) -> tuple[int | None, str | None]:
     """Returns the port and the name of the database of a URL."""
-    parsed = make_url(url)
-    return parsed.port, parsed.database
+    parsed = urlsplit(url)
+    return parsed.port, parsed.path.removeprefix("/")
 
 
 _holdings: ContextVar[tuple[_Holding, ...]] = ContextVar("holdings", default=())
@@ -54,7 +52,7 @@ def refuse_nested_transactions(
     @asynccontextmanager
     async def noting(
         self: Database, begin: str, tenant: str, **options: Any
-    ) -> AsyncIterator[AsyncConnection]:
+    ) -> AsyncIterator[DatabaseConnection]:
         async with run(self, begin, tenant, **options) as connection:
             holding = _Holding(self._slots)
             open_ones = (one for one in _holdings.get() if one.is_open)
@@ -66,7 +64,7 @@ def refuse_nested_transactions(
 
     async def checking(self: Database, tenant: str, **options: Any) -> Any:
         held = any(one.is_open and one.slots is self._slots for one in _holdings.get())
-        refused = tenant and held and port_and_name(self._engine.url) in databases
+        refused = tenant and held and port_and_name(self._options.url) in databases
         assert not refused, "a second connection is taken while one is held"
         return await check_out(self, tenant, **options)
 

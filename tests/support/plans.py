@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from strata.shared.db import Database
+from strata.shared.db import Database, Statement
 
 
 async def plan_of(database: Database, statement: str, *, elements: int = 1) -> str:
@@ -23,7 +24,7 @@ async def plan_of(database: Database, statement: str, *, elements: int = 1) -> s
     numbers = re.sub(r"CAST\(\$\d+(::\w+)?(\[\])? AS bigint\[\]\)", "'{1}'::bigint[]", numbers)
     explain = "EXPLAIN " + re.sub(r"\$\d+(::[\w.]+)?", "'x'", numbers)
     async with database.transaction(read_only=True) as connection:
-        return "\n".join(row[0] for row in await connection.exec_driver_sql(explain))
+        return "\n".join(row[0] for row in await connection.driver.fetch(explain))
 
 
 async def generic_plan_of(database: Database, statement: str) -> str:
@@ -37,8 +38,20 @@ async def generic_plan_of(database: Database, statement: str) -> str:
     """
     values = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", statement))))
     async with database.transaction() as connection:
-        await connection.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
-        await connection.exec_driver_sql(f"PREPARE explained AS {statement}")
-        plan = await connection.exec_driver_sql(f"EXPLAIN EXECUTE explained({values})")
-        await connection.exec_driver_sql("DEALLOCATE explained")
+        await connection.driver.fetch("SET LOCAL plan_cache_mode = force_generic_plan")
+        await connection.driver.fetch(f"PREPARE explained AS {statement}")
+        plan = await connection.driver.fetch(f"EXPLAIN EXECUTE explained({values})")
+        await connection.driver.fetch("DEALLOCATE explained")
     return "\n".join(row[0] for row in plan)
+
+
+def with_values(statement: Statement, values: Mapping[str, str]) -> str:
+    """Returns the text of a statement with values in place of its parameters.
+
+    Args:
+        statement: The statement.
+        values: The values as SQL, by the names of the parameters.
+    """
+    return re.sub(
+        r"\$(\d+)", lambda match: values[statement.parameters[int(match[1]) - 1]], statement.text
+    )

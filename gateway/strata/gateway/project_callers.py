@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import text
-
 from strata.shared.auth import TokenSigner
 from strata.shared.context import Caller
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
-_PROJECT = text(
+_PROJECT = sql(
     "SELECT organization_id, partition FROM gateway.projects WHERE project_id = :project_id"
 )
 

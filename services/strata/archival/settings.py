@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from strata.shared.search.reranking.factory import RerankingServiceSettings
+from strata.shared.search.reranking.settings import RerankingServiceSettings
 from strata.shared.settings import settings_config
 
 

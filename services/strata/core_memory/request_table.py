@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.core_memory.domain.blocks import block_not_found
 from strata.shared.context import current_project
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import DatabaseConnection, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import (
     ANY_SUBJECT,
@@ -20,7 +18,7 @@ from strata.shared.idempotency.request_table import (
 # A field that no response has, of type string, so that a release before parses it as well.
 _PURGED = b"\xfa\xff\xff\xff\x0f"
 # Only responses that may hold the block are searched for its id.
-_PURGE = text(
+_PURGE = sql(
     f"""
     UPDATE core_memory.requests SET response = CAST(:purged AS bytea)
     WHERE project_id = :project AND block_id IN (:block, '{ANY_SUBJECT}')
@@ -50,7 +48,7 @@ class CoreMemoryRequests(RecordedRequestTable):
             raise block_not_found(response[len(_PURGED) + 1 :].decode())
         return response
 
-    async def purge(self, connection: AsyncConnection, block_id: str) -> None:
+    async def purge(self, connection: DatabaseConnection, block_id: str) -> None:
         """Destroys the responses that hold a block; in the transaction that purges it, after it."""
         values = {
             "project": current_project(),

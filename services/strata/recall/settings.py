@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from strata.shared.search.reranking.factory import RerankingServiceSettings
+from strata.shared.search.reranking.settings import RerankingServiceSettings
 from strata.shared.settings import settings_config
 
 

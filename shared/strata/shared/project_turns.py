@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import text
-
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
 ResultT = TypeVar("ResultT")
 
@@ -100,7 +98,7 @@ class PendingInTurn:
               WHERE project_id = in_turn.project_id AND {waiting}
               ORDER BY {since} {direction} LIMIT :{limit})"""
 
-        self._statement = text(f"""
+        self._statement = sql(f"""
         WITH RECURSIVE {projects_in_turn(table, waiting)}
         SELECT in_turn.project_id, pending.id, in_turn.turn
           FROM in_turn CROSS JOIN LATERAL (
@@ -109,7 +107,7 @@ class PendingInTurn:
          ORDER BY min(pending.place), in_turn.turn LIMIT :limit
         """)
 
-        self._lag = text(f"""
+        self._lag = sql(f"""
         WITH RECURSIVE {projects_in_turn(table, waiting)}
         SELECT (SELECT count(*) FROM (
                    SELECT FROM {table} WHERE {waiting} LIMIT :most) counted) AS waiting,

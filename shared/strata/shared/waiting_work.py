@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from sqlalchemy import text
-
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
 KindT = TypeVar("KindT", bound=str)
 
@@ -49,7 +47,7 @@ class WaitingWork(Generic[KindT]):
         self._worker = worker
         self._kinds = tuple(kinds)
         self._values = values
-        self._statement = text(f"SELECT {', '.join(kinds.values())}")
+        self._statement = sql(f"SELECT {', '.join(kinds.values())}")
 
     async def find(self) -> frozenset[KindT]:
         """Returns the kinds that may have work.

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
 
 from callers import as_project
 from journal_records import record, result
@@ -19,7 +18,7 @@ from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.shared.messages import ToolStatus
@@ -162,7 +161,7 @@ async def test_journal_has_the_state_of_each_call(
     await journal.record(key, 1, [result(*pair) for pair in statuses.items()])
 
     async with database.transaction(read_only=True) as connection:
-        query = text("SELECT state FROM agent_loop.tool_calls ORDER BY tool_call_id")
+        query = sql("SELECT state FROM agent_loop.tool_calls ORDER BY tool_call_id")
         states = list((await connection.execute(query)).scalars())
     assert states == ["COMMITTED", "FAILED", "UNKNOWN", "PENDING"]
 

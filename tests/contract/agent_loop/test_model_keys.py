@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import text
 
 from callers import as_project
 from strata.agent_loop.domain.agent.agents import Agent
@@ -14,7 +13,7 @@ from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared import context
 from strata.shared.agent_types import AgentType
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
@@ -87,7 +86,7 @@ async def test_a_key_never_outlives_its_agent(
         for outcome in outcomes:
             assert outcome is None or isinstance(outcome, NotFoundError), outcome
     async with database.transaction(read_only=True) as connection:
-        left = await connection.execute(text("SELECT count(*) FROM agent_loop.model_keys"))
+        left = await connection.execute(sql("SELECT count(*) FROM agent_loop.model_keys"))
         assert left.scalar_one() == 0
 
 
@@ -103,7 +102,7 @@ async def test_other_project_cannot_use_the_key(
             await keys.put(SealedKey("openai", agent.id, b"y"))
         # Row-level security applies without the condition, too.
         async with database.transaction(read_only=True) as connection:
-            seen = await connection.execute(text("SELECT count(*) FROM agent_loop.model_keys"))
+            seen = await connection.execute(sql("SELECT count(*) FROM agent_loop.model_keys"))
             assert seen.scalar_one() == 0
 
 

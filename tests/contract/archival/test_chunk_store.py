@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
 
 from archival_stores import Stores, new_chunks
 from callers import as_project
@@ -15,6 +14,7 @@ from strata.archival.store import ChunkQueue
 from strata.archival.store import chunks as chunk_store
 from strata.protocol.errors import AbortedError
 from strata.shared import context
+from strata.shared.db import sql
 from strata.shared.ids import new_id
 
 
@@ -25,13 +25,13 @@ async def search_texts(stores: Stores, folder: str, words: str) -> list[str]:
 
 async def sets(stores: Stores) -> list[str]:
     async with stores.database.transaction(read_only=True) as connection:
-        rows = await connection.execute(text("SELECT state FROM archival.chunk_sets ORDER BY id"))
+        rows = await connection.execute(sql("SELECT state FROM archival.chunk_sets ORDER BY id"))
         return [row.state for row in rows]
 
 
 async def chunks_left(stores: Stores) -> int:
     async with stores.database.transaction(read_only=True) as connection:
-        rows = await connection.execute(text("SELECT count(*) AS n FROM archival.file_chunks"))
+        rows = await connection.execute(sql("SELECT count(*) AS n FROM archival.file_chunks"))
         return int(rows.one().n)
 
 

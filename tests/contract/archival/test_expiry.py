@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from archival_stores import Finder, Stores, archive, new_passage, new_text
 from callers import as_project
@@ -18,7 +17,7 @@ from strata.archival.domain.search import Search
 from strata.archival.store import Expiry, destruction
 from strata.protocol.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
 from strata.shared import context
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import DatabaseConnection, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
@@ -119,7 +118,7 @@ async def test_the_worker_destroys_expired_passages_in_batches_and_corrects_the_
     assert woken
     async with stores.database.transaction() as connection:
         rows = await connection.execute(
-            text("SELECT id, text, purge FROM archival.passages ORDER BY id")
+            sql("SELECT id, text, purge FROM archival.passages ORDER BY id")
         )
         left = {row.id: (row.text, row.purge) for row in rows}
         assert await _count(connection, "passage_versions") == 0
@@ -134,8 +133,8 @@ async def test_the_worker_destroys_expired_passages_in_batches_and_corrects_the_
         await stores.passages.get(stranger.id)
 
 
-async def _count(connection: AsyncConnection, table: str) -> int:
-    result = await connection.execute(text(f"SELECT count(*) FROM archival.{table}"))
+async def _count(connection: DatabaseConnection, table: str) -> int:
+    result = await connection.execute(sql(f"SELECT count(*) FROM archival.{table}"))
     return int(result.scalar_one())
 
 
@@ -183,7 +182,7 @@ class SlowDatabase:
         self._database = stores.database
         self._slow_project = slow_project
 
-    def transaction(self, *, project_id: str) -> AbstractAsyncContextManager[AsyncConnection]:
+    def transaction(self, *, project_id: str) -> AbstractAsyncContextManager[DatabaseConnection]:
         if project_id == self._slow_project:
             raise DeadlineExceededError("a database statement took too long")
         return self._database.transaction(project_id=project_id)

@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
 
 from archival_stores import MODEL, NOW, Stores, new_passage, new_text
 from strata.archival.convert.archives import own_archive
@@ -19,6 +18,7 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.context import current_project
+from strata.shared.db import sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
@@ -38,7 +38,7 @@ async def words_of(stores: Stores, passage: Passage) -> list[tuple[int, str, str
 async def rows_of(stores: Stores, table: str, passage_id: str) -> int:
     async with stores.database.transaction() as connection:
         result = await connection.execute(
-            text(f"SELECT count(*) FROM archival.{table} WHERE passage_id = :id"),
+            sql(f"SELECT count(*) FROM archival.{table} WHERE passage_id = :id"),
             {"id": passage_id},
         )
         return int(result.scalar_one())
@@ -190,7 +190,7 @@ async def test_purging_deletes_every_version_and_vector_of_the_passage(stores: S
     for table in ("passage_versions", "passage_likeness", "passage_vectors"):
         assert await rows_of(stores, table, passage.id) == 0
     async with stores.database.transaction() as connection:
-        row = (await connection.execute(text("SELECT p::text FROM archival.passages p"))).one()
+        row = (await connection.execute(sql("SELECT p::text FROM archival.passages p"))).one()
     assert "private" not in row.p
     assert "r0" not in row.p
     for gone in (

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from archival_stores import NOW, Stores, archive, new_passage, new_text, taint_of_tags
 from strata.archival.domain.history import Author, PassageChange
@@ -21,6 +20,7 @@ from strata.protocol.errors import (
     UnavailableError,
 )
 from strata.shared.context import current_project
+from strata.shared.db import sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
@@ -41,9 +41,9 @@ RECOUNTED = """
 """
 
 
-async def rows(stores: Stores, sql: str) -> list[tuple[Any, ...]]:
+async def rows(stores: Stores, query: str) -> list[tuple[Any, ...]]:
     async with stores.database.transaction(read_only=True) as connection:
-        return [tuple(row) for row in await connection.execute(text(sql))]
+        return [tuple(row) for row in await connection.execute(sql(query))]
 
 
 async def listed(stores: Stores, agent: str) -> list[Passage]:
@@ -154,11 +154,11 @@ async def test_expired_passages_label_no_tag(shelf: Shelf) -> None:
     assert await shelf.taint() == {"c": WEB}
     async with stores.database.transaction() as connection:
         await connection.execute(
-            text("UPDATE archival.archives SET time_to_live = 60 WHERE id = :id"),
+            sql("UPDATE archival.archives SET time_to_live = 60 WHERE id = :id"),
             {"id": shelf.archive},
         )
         await connection.execute(
-            text(
+            sql(
                 "UPDATE archival.passages SET create_time ="
                 " CASE text WHEN 'clean' THEN timestamptz '2020-01-01' ELSE now() END"
             )
@@ -166,7 +166,7 @@ async def test_expired_passages_label_no_tag(shelf: Shelf) -> None:
     assert await shelf.taint() == {"a": WEB, "c": WEB}
     async with stores.database.transaction() as connection:
         await connection.execute(
-            text(
+            sql(
                 "UPDATE archival.passages SET create_time ="
                 " CASE text WHEN 'clean' THEN now() ELSE timestamptz '2020-01-01' END"
             )

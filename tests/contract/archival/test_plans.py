@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-from sqlalchemy import text
-
 from archival_stores import Stores
-from plans import generic_plan_of, plan_of
+from plans import generic_plan_of, plan_of, with_values
 from strata.archival.domain.passages import MOST_TAGS, MOST_TAGS_COUNTED, Filter
 from strata.archival.store.archives import _STATS
 from strata.shared.context import current_project
@@ -49,7 +47,7 @@ async def test_counts_for_the_prompt_read_only_the_shown_tags(stores: Stores) ->
     agent = new_id("agent")
     await stores.insert(agent, "A fact.", tags=("first",))
     async with stores.database.transaction() as connection:
-        await connection.exec_driver_sql(
+        await connection.driver.fetch(
             "INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)"
             " SELECT project_id, archive_id, 'tag ' || n, n FROM archival.archive_tags,"
             " generate_series(1, 5000) n WHERE tag = 'first'"
@@ -58,15 +56,14 @@ async def test_counts_for_the_prompt_read_only_the_shown_tags(stores: Stores) ->
     assert stats.tags == tuple(f"tag {5000 - number}" for number in range(MOST_TAGS))
     assert stats.more_tags == MOST_TAGS_COUNTED
     values = {
-        "project": current_project(),
-        "agent": agent,
-        "most": MOST_TAGS,
-        "counted": MOST_TAGS + MOST_TAGS_COUNTED,
+        "project": f"'{current_project()}'",
+        "agent": f"'{agent}'",
+        "most": str(MOST_TAGS),
+        "counted": str(MOST_TAGS + MOST_TAGS_COUNTED),
     }
+    explain = "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) " + with_values(_STATS, values)
     async with stores.database.transaction(read_only=True) as connection:
-        explain = text("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) " + _STATS.text)
-        rows = (await connection.execute(explain, values)).all()
-    plan = "\n".join(row[0] for row in rows)
+        plan = "\n".join(row[0] for row in await connection.driver.fetch(explain))
     assert plan.count("archive_tags_most_used") == 1, plan
     assert "Seq Scan on archive_tags" not in plan
     assert "rows=5001" not in plan

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from archival_stores import DIM, MODEL, NOW, Stores, archive, new_passage, new_text
 from callers import as_project
@@ -21,6 +20,7 @@ from strata.archival.store import archives as archive_store
 from strata.archival.store import passages as passage_store
 from strata.protocol.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared import context
+from strata.shared.db import sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
@@ -294,7 +294,7 @@ async def test_a_large_archive_is_deleted_in_several_transactions(
     with pytest.raises(NotFoundError):
         await stores.archives.get(archive_id)
     async with stores.database.transaction() as connection:
-        rows = await connection.execute(text("SELECT text, purge FROM archival.passages"))
+        rows = await connection.execute(sql("SELECT text, purge FROM archival.passages"))
         assert [tuple(row) for row in rows] == [("", True)] * count
 
 
@@ -346,7 +346,7 @@ async def test_a_change_of_a_passage_during_the_deletion_of_its_archive_leaves_n
     tables = ("passage_versions", "passage_likeness", "archive_tags")
     counts = " + ".join(f"(SELECT count(*) FROM archival.{table})" for table in tables)
     async with stores.database.transaction(read_only=True) as reading:
-        assert (await reading.execute(text(f"SELECT {counts}"))).scalar_one() == 0
+        assert (await reading.execute(sql(f"SELECT {counts}"))).scalar_one() == 0
 
 
 async def test_an_archive_that_is_deleted_meanwhile_takes_no_passage(
@@ -392,7 +392,8 @@ async def test_a_single_passage_waits_for_the_deletion_of_its_archive(
 
 async def texts_left(stores: Stores) -> set[str]:
     async with stores.database.transaction(read_only=True) as connection:
-        return set(await connection.scalars(text("SELECT text FROM archival.passages")))
+        texts = await connection.execute(sql("SELECT text FROM archival.passages"))
+        return set(texts.scalars())
 
 
 async def test_deleting_an_archive_deletes_the_text_of_its_passages(stores: Stores) -> None:

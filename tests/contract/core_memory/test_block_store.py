@@ -375,11 +375,10 @@ async def test_row_security_hides_rows_of_other_projects(
             "attachment_history",
         )
         async with database.transaction(read_only=True) as connection:
-            counted = [
-                await connection.exec_driver_sql(f"SELECT count(*) FROM core_memory.{table}")
+            return [
+                await connection.driver.fetchval(f"SELECT count(*) FROM core_memory.{table}")
                 for table in tables
             ]
-            return [result.scalar_one() for result in counted]
 
     await insert(store, make(), agent="agent-a", request="request-1")
     past = await insert(store, make("past"), agent="agent-a")
@@ -404,7 +403,7 @@ async def test_worker_deletes_old_requests_and_cannot_read_responses(
         assert await REQUESTS.delete_expired(worker, timedelta(0)) == 3
         with pytest.raises(Exception, match="permission denied"):
             async with worker.system_transaction() as connection:
-                await connection.exec_driver_sql("SELECT response FROM core_memory.requests")
+                await connection.driver.fetch("SELECT response FROM core_memory.requests")
         await insert(store, make("again"), request="request-0")
     finally:
         await worker.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,12 +31,23 @@ from strata.shared import context
 from strata.shared.db import Database
 from strata.shared.idempotency.keys import RequestKey
 
+if TYPE_CHECKING:
+    from conftest import ServiceDatabase
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 AUTHORSHIP = Authorship("update", Origin(), "key-1", NOW)
 PLAIN = MemoryForm(blocks=True, line_numbers=False)
 NUMBERED = MemoryForm(blocks=True, line_numbers=True)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def database(urls: ServiceDatabase) -> AsyncIterator[Database]:
+    """The database, with connections of the event loop in which these tests run."""
+    opened = Database(urls.service_url)
+    yield opened
+    await opened.close()
 
 
 @pytest.fixture

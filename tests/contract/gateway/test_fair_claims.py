@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import asyncpg
 import pytest
-from sqlalchemy import TextClause, text
 
 from contract.gateway.stores import Gateways
 from gateway_records import WELL, events, fence_of, new_run
+from plans import with_values
 from strata.gateway.due_work import ANY_DUE
 from strata.gateway.runs.store import claims
+from strata.shared.db import Statement, sql
 
 
 async def queued(gateways: Gateways, project: str, number: int) -> str:
@@ -39,7 +40,7 @@ async def insert_queued(
     """Inserts queued runs in as many conversations, of the kinds in turn."""
     async with gateways.database.transaction(project_id=project) as connection:
         await connection.execute(
-            text(
+            sql(
                 "INSERT INTO gateway.runs (project_id, id, organization_id, principal, scopes,"
                 " agent_id, conversation_id, kind, payload, payload_hash, max_steps, state,"
                 " attempt) SELECT :project, 'run-' || n, 'organization-1', 'key', '{}',"
@@ -138,11 +139,11 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
         "projects": "64",
         "own_runs": "'{}'",
     }
-    claim = re.sub(r"(?<!:):(\w+)", lambda name: values[name[1]], claims.CLAIM.text)
+    claim = with_values(claims.CLAIM, values)
     async with gateways.worker.system_transaction() as connection:
         plan = [
             row[0]
-            for row in await connection.exec_driver_sql(
+            for row in await connection.driver.fetch(
                 "EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) " + claim
             )
         ]
@@ -158,12 +159,12 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
     [
         claims.ANY_TO_CLAIM,
         claims.ANY_MEMORY_RUN_TO_CLAIM,
-        text(f"SELECT {', '.join(ANY_DUE.values())}"),
+        sql(f"SELECT {', '.join(ANY_DUE.values())}"),
     ],
     ids=["runs", "memory", "all"],
 )
 async def test_the_query_for_waiting_runs_reads_no_ended_runs(
-    gateways: Gateways, look: TextClause
+    gateways: Gateways, look: Statement
 ) -> None:
     """PostgreSQL's statistics are from a moment in which all of the runs waited."""
     await insert_queued(gateways, "project-1", 5000, kinds=("FOREGROUND", "SLEEPTIME"))
@@ -171,7 +172,7 @@ async def test_the_query_for_waiting_runs_reads_no_ended_runs(
     await owner.execute("ANALYZE gateway.runs")
     async with gateways.database.transaction(project_id="project-1") as connection:
         await connection.execute(
-            text("UPDATE gateway.runs SET state = 'COMPLETED', finish_time = now()")
+            sql("UPDATE gateway.runs SET state = 'COMPLETED', finish_time = now()")
         )
     # Removes the entries of the queue from its indexes, and leaves the statistics as they are.
     await owner.execute("VACUUM gateway.runs")
@@ -179,6 +180,6 @@ async def test_the_query_for_waiting_runs_reads_no_ended_runs(
     assert not (await gateways.worker.system_query(look))[0][0]
     async with gateways.worker.system_transaction() as connection:
         explain = f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF) {look.text}"
-        plan = "\n".join(row[0] for row in await connection.exec_driver_sql(explain))
+        plan = "\n".join(row[0] for row in await connection.driver.fetch(explain))
     [read] = re.findall(r"\AResult .*\n +Buffers: shared hit=(\d+)\n", plan)
     assert int(read) < 20, plan

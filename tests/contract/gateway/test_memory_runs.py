@@ -6,8 +6,6 @@ import asyncio
 import re
 from dataclasses import replace
 
-from sqlalchemy import text
-
 from contract.gateway.stores import Gateways
 from gateway_records import PROJECT, WELL, events, fence_of, new_run
 from plans import generic_plan_of
@@ -29,6 +27,7 @@ from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.memory_agents import note_turn
 from strata.gateway.runs.store.runs import PostgresRunStore
 from strata.shared.context import Caller, RequestContext, use
+from strata.shared.db import sql
 from strata.shared.ids import default_conversation_id
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
@@ -491,7 +490,7 @@ async def test_messages_that_left_the_window_earlier_are_not_archived(
     assert range_of(await claimed(gateways.second)) == (40, 50)
 
 
-_MANY_MARKS = text("""
+_MANY_MARKS = sql("""
 INSERT INTO gateway.memory_agents (
     project_id, agent_id, conversation_id, memory_agent_id, frequency)
 SELECT :project_id, 'agent-' || number % 1000, 'conversation-' || number,

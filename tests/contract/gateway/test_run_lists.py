@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import text
 
 from contract.gateway.stores import Gateways
 from gateway_records import PROJECT, new_run
@@ -15,8 +14,9 @@ from sql_queries import execute
 from strata.gateway.runs.domain.runs import RunFilter
 from strata.gateway.runs.domain.states import ACTIVE_STATES, OPEN_STATES, RunState
 from strata.shared.context import Caller, RequestContext, use
+from strata.shared.db import sql
 
-_ENDED = text("""
+_ENDED = sql("""
 INSERT INTO gateway.runs (
     project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind, payload,
     payload_hash, max_steps, takes_slot, run_at, state, attempt, finish_time)
@@ -27,12 +27,12 @@ SELECT :project_id, 'run-' || number, organization_id, principal, scopes, agent_
  WHERE project_id = :project_id AND state = 'RUNNING'
 """)
 
-_FAILED = text("""
+_FAILED = sql("""
 UPDATE gateway.runs SET state = CASE WHEN id = 'run-1999' THEN 'CANCELLED' ELSE 'FAILED' END
  WHERE project_id = :project_id AND id IN ('run-7', 'run-1999', 'run-2500')
 """)
 
-_MOSTLY_FAILED = text("""
+_MOSTLY_FAILED = sql("""
 UPDATE gateway.runs SET state = CASE WHEN id = 'run-1999' THEN 'CANCELLED' ELSE 'FAILED' END
  WHERE project_id = :project_id AND state = 'COMPLETED' AND id NOT IN ('run-7', 'run-2500')
 """)
@@ -83,7 +83,7 @@ async def test_failed_and_cancelled_runs_are_found_by_their_own_index(
     assert last == expected[:1]
 
 
-_FAILED_OF_MANY = text("""
+_FAILED_OF_MANY = sql("""
 UPDATE gateway.runs
    SET state = CASE WHEN id = 'run-1999' THEN 'CANCELLED' WHEN id ~ '[39]$' THEN 'FAILED'
                     ELSE state END,

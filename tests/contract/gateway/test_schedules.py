@@ -11,7 +11,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import text
 
 from contract.gateway.stores import Gateways
 from gateway_records import (
@@ -46,6 +45,7 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
 )
 from strata.shared.context import Caller, RequestContext, use
+from strata.shared.db import sql
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import Usage
 
@@ -322,7 +322,7 @@ async def copied(gateways: Gateways, schedule: Schedule, project: str, count: in
     """Makes copies of a schedule in a project that have been due for a minute."""
     async with gateways.database.transaction(project_id=project) as connection:
         await connection.execute(
-            text(
+            sql(
                 "INSERT INTO gateway.schedules (project_id, id, name, request_hash,"
                 " organization_id, principal, scopes, agent_id, conversation_id, payload,"
                 " payload_hash, max_steps, on_approval, on_overlap, cron, time_zone, state,"

@@ -29,8 +29,7 @@ from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.webhooks.domain import NewWebhook
 from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.protocol.errors import AlreadyExistsError, Reason
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import (
     ClaimedRequestTable,
@@ -78,7 +77,7 @@ class _TableRequests:
         response = self._response_of(new_id("request"))
         is_new = False
 
-        async def send_once(connection: AsyncConnection) -> Any:
+        async def send_once(connection: DatabaseConnection) -> Any:
             nonlocal is_new
             table = self._table
             if isinstance(table, ClaimedRequestTable):

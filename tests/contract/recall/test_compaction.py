@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy.exc import DBAPIError
 
 from callers import as_project
 from strata.protocol.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
@@ -139,7 +139,7 @@ async def test_a_summary_that_cannot_be_stored_leaves_the_window_unchanged(talk:
     planned = await talk.plan(*newest)
     taken = replace(planned, summary=replace(planned.summary, id=newest[0].id))
     before = await talk.window()
-    with pytest.raises(DBAPIError):
+    with pytest.raises(asyncpg.PostgresError):
         await talk.windows.compact(taken)
     assert await talk.window() == before
 

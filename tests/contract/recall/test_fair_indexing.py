@@ -8,13 +8,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import text
 
 from callers import as_project
+from plans import with_values
 from recall_conversations import START, Writer
 from strata.recall.store import PendingMessages
 from strata.shared import context
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 
 
@@ -61,7 +61,7 @@ async def test_a_batch_beside_a_long_backlog_reads_few_rows(
     await stored_ids(database, "project-b", range(1))
     async with database.transaction(project_id="project-a") as connection:
         columns = await connection.execute(
-            text(
+            sql(
                 "SELECT column_name FROM information_schema.columns WHERE table_schema = 'recall'"
                 " AND table_name = 'messages' AND is_generated = 'NEVER'"
             )
@@ -73,7 +73,7 @@ async def test_a_batch_beside_a_long_backlog_reads_few_rows(
         }
         values = {name: changed.get(name, name) for (name,) in columns}
         await connection.execute(
-            text(
+            sql(
                 f"INSERT INTO recall.messages ({', '.join(values)})"
                 f" SELECT {', '.join(values.values())}"
                 " FROM recall.messages, generate_series(1, 5000) n WHERE id = :first"
@@ -84,11 +84,9 @@ async def test_a_batch_beside_a_long_backlog_reads_few_rows(
     await admin.execute("ANALYZE recall.messages")
     await admin.close()
     bound = {"after": "''", "projects": "16", "limit": "64", "oldest": "32", "newest": "32"}
-    statement = re.sub(
-        r"(?<!:):(\w+)", lambda name: bound[name[1]], pending._in_turn._statement.text
-    )
+    statement = with_values(pending._in_turn._statement, bound)
     async with worker.system_transaction(read_only=True) as connection:
-        plan = [row[0] for row in await connection.exec_driver_sql("EXPLAIN ANALYZE " + statement)]
+        plan = [row[0] for row in await connection.driver.fetch("EXPLAIN ANALYZE " + statement)]
     reads = [re.search(r" on messages.*actual .*rows=(\d+).* loops=(\d+)", line) for line in plan]
     rows = sum(int(read[1]) * int(read[2]) for read in reads if read)
     assert 64 <= rows < 200, "\n".join(plan)

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text as sql
 
 from callers import as_project
 from recall_conversations import NOW, Talk, call_of, ids, return_of, text, with_pinned_steps
@@ -18,7 +17,7 @@ from strata.recall.domain.messages import Message, MessageFilter, Step
 from strata.recall.domain.search import SearchQuery
 from strata.recall.domain.summary_expansion import SummaryExpansion, expand
 from strata.shared import context
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text as sql
 
 from recall_conversations import Talk, text, with_pinned_steps
 from strata.recall.domain.messages import HeldWindow, Message, Step, TurnStart
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
@@ -110,9 +109,9 @@ async def test_a_turn_reads_no_other_messages_of_its_project_before_statistics_e
     async def counted(statement: Any, values: Any, **_: Any) -> Any:
         async with talk.database.transaction(generic_plan=True) as connection:
             before = (await connection.execute(_ROWS_READ)).scalar_one()
-            result = (await connection.execute(statement, values)).freeze()
+            result = await connection.execute(statement, values)
             rows.append((await connection.execute(_ROWS_READ)).scalar_one() - before)
-            return result()
+            return result
 
     monkeypatch.setattr(talk.database, "execute", counted)
     for _ in range(15):

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text as sql
 
 from callers import as_project
 from image_samples import png
@@ -26,7 +25,7 @@ from strata.recall.store import (
 )
 from strata.shared import context
 from strata.shared.clock import ManualClock
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

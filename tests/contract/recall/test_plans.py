@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from sqlalchemy import text
-
 from plans import generic_plan_of, plan_of
 from recall_conversations import START
 from strata.recall.domain.messages import Message, MessageFilter
 from strata.recall.domain.search import SearchQuery
 from strata.recall.store import PostgresMessageStore, PostgresSearchStore, PostgresWindowStore
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
@@ -84,7 +82,7 @@ async def test_the_ids_of_a_long_window_are_not_compressed(database: Database) -
     _, conversation, _ = await grown(database, 200)
     async with database.transaction(read_only=True) as connection:
         row = await connection.execute(
-            text(
+            sql(
                 "SELECT pg_column_compression(message_ids) AS method, cardinality(message_ids) AS n"
                 " FROM recall.windows WHERE conversation_id = :conversation"
             ),
@@ -101,7 +99,7 @@ async def test_neighbours_are_not_planned_anew_for_each_search(database: Databas
     for _ in range(6):
         await store.around(stored, 1)
     (row,) = await database.system_query(
-        text("SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE :part"),
+        sql("SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE :part"),
         {"part": "%middle_id%"},
     )
     assert row.generic_plans >= 1

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text as sql
 
 from callers import as_project
 from recall_conversations import Talk, ids
@@ -26,7 +25,7 @@ from strata.recall.store import (
 )
 from strata.shared import context
 from strata.shared.clock import ManualClock
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.search.embedding import Embedder

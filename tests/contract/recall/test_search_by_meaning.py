@@ -11,9 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import asyncpg
 import pytest
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from callers import as_project
 from message_finder import Finder, finder_on
@@ -30,7 +29,7 @@ from strata.recall.store import PendingMessages, PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import calling_project
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 from strata.shared.metric_names import INDEX_LAG_SECONDS, INDEX_WAITING
@@ -511,9 +510,9 @@ async def test_messages_are_embedded_on_behalf_of_their_project(
 
 async def test_worker_role_cannot_read_messages(worker: Database) -> None:
     for column in ("parts", "search_words", "agent_id"):
-        with pytest.raises(DBAPIError, match="permission denied"):
+        with pytest.raises(asyncpg.PostgresError, match="permission denied"):
             async with worker.system_transaction(read_only=True) as connection:
-                await connection.execute(text(f"SELECT {column} FROM recall.messages"))
+                await connection.execute(sql(f"SELECT {column} FROM recall.messages"))
 
 
 async def test_without_the_engine_full_text_search_answers_and_indexing_resumes_later(

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from callers import as_project
 from recall_conversations import START, Writer
@@ -17,7 +16,7 @@ from strata.recall.search.message_search import MessageSearch
 from strata.recall.store import PostgresSearchStore
 from strata.shared import context
 from strata.shared.clock import SystemClock
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
@@ -217,7 +216,7 @@ async def test_neighbours_are_of_the_same_conversation_and_not_deleted(
     gone = await writer.say("gone")
     after = await writer.say("after")
     assert await hit_and_neighbours() == (hit.id, [gone.id, after.id])
-    statement = text("DELETE FROM recall.messages WHERE id = :id")
+    statement = sql("DELETE FROM recall.messages WHERE id = :id")
     async with database.transaction() as connection:
         await connection.execute(statement, {"id": gone.id})
     assert await hit_and_neighbours() == (hit.id, [after.id])

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from callers import as_project
 from gates import gate, waiting_sessions
@@ -24,7 +23,7 @@ from strata.recall.store import (
     context_windows,
 )
 from strata.shared import context
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
@@ -343,7 +342,7 @@ async def test_many_messages_of_an_agent_are_deleted_in_several_transactions(
     assert await store.delete_agent(conversation.agent) == 2
     assert database.statistics.commits - before == 2 // at_once + 1
     async with database.transaction(read_only=True) as connection:
-        left = await connection.execute(text("SELECT id FROM recall.messages"))
+        left = await connection.execute(sql("SELECT id FROM recall.messages"))
         assert left.all() == []
     with pytest.raises(NotFoundError):
         await store.get(conversation.id)
@@ -391,7 +390,7 @@ async def rows_left(database: Database) -> int:
     tables = ("messages", "message_images", "images", "turns", "windows")
     counts = " + ".join(f"(SELECT count(*) FROM recall.{table})" for table in tables)
     async with database.transaction(read_only=True) as connection:
-        return int((await connection.execute(text(f"SELECT {counts}"))).scalar_one())
+        return int((await connection.execute(sql(f"SELECT {counts}"))).scalar_one())
 
 
 async def test_deleting_an_agent_keeps_the_others(
@@ -432,7 +431,7 @@ async def test_messages_deleted_at_the_start_of_a_turn_are_not_in_its_window(
     async def delete() -> None:
         await store.evict(conversation.id, conversation.agent, 2)
         await database.execute(
-            text("DELETE FROM recall.messages WHERE project_id = :project AND id = :id"),
+            sql("DELETE FROM recall.messages WHERE project_id = :project AND id = :id"),
             {"project": context.current_project(), "id": begun.inputs[0].id},
         )
 

@@ -8,13 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from callers import as_project
 from contract.tool_execution.conftest import SCOPES
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, PermissionDeniedError, Reason
 from strata.shared import context
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.scopes import DEFAULT_SCOPES
 from strata.tool_execution.domain.registry import StoredVector
@@ -84,10 +83,10 @@ async def test_a_deleted_tool_takes_its_source_in_stored_answers(
     await store.upsert(custom("other"), other)
     if by_earlier_release:
         async with database.transaction() as connection:
-            await connection.execute(text("UPDATE tool_execution.requests SET tool_id = '*'"))
+            await connection.execute(sql("UPDATE tool_execution.requests SET tool_id = '*'"))
     assert await store.delete(stored.id)
     async with database.transaction(read_only=True) as connection:
-        rows = await connection.execute(text("SELECT response FROM tool_execution.requests"))
+        rows = await connection.execute(sql("SELECT response FROM tool_execution.requests"))
         texts = [row.response for row in rows]
     assert sorted("def weather" in text for text in texts) == [False, False]
     assert sorted("def other" in text for text in texts) == [False, True]
@@ -244,6 +243,6 @@ async def test_old_requests_are_deleted_and_the_worker_reads_no_secret(
     for table in ("secrets", "tools"):
         with pytest.raises(Exception, match="permission denied"):
             async with worker.system_transaction() as connection:
-                await connection.execute(text(f"SELECT 1 FROM tool_execution.{table}"))
+                await connection.execute(sql(f"SELECT 1 FROM tool_execution.{table}"))
     assert (await store.upsert(custom("other"), RequestKey("r", "e"))).name == "other"
     assert await store.keep_choice("run-1", ["files__write"]) == ["files__write"]

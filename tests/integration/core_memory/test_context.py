@@ -239,9 +239,9 @@ async def test_compile_is_one_statement_that_uses_indexes(
         (statement,) = texts
         async with database.transaction(read_only=True) as connection:
             # With few rows a scan is cheap; the test checks whether it can be avoided.
-            await connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+            await connection.driver.fetch("SET LOCAL enable_seqscan = off")
             explain = "EXPLAIN " + re.sub(r"\$\d+(::[\w.]+)?", "'x'", statement)
-            plan = "\n".join(row[0] for row in await connection.exec_driver_sql(explain))
+            plan = "\n".join(row[0] for row in await connection.driver.fetch(explain))
     finally:
         await database.close()
     assert "Seq Scan" not in plan

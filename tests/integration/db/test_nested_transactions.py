@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import text
 
 from nested_transactions import port_and_name, refuse_nested_transactions
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
-_ONE = text("SELECT 1 WHERE :project <> ''")
+_ONE = sql("SELECT 1 WHERE :project <> ''")
 
 
 async def _read(database: Database) -> None:
@@ -24,7 +23,7 @@ async def test_nested_transactions_in_other_databases_are_not_checked(database: 
 
 
 async def test_nested_transactions_of_a_project_are_found(database: Database) -> None:
-    with refuse_nested_transactions({port_and_name(database._engine.url)}):
+    with refuse_nested_transactions({port_and_name(database._options.url)}):
         async with database.transaction(project_id="project-1"):
             with pytest.raises(AssertionError):
                 await _read(database)
@@ -35,7 +34,7 @@ async def test_nested_transactions_of_a_project_are_found(database: Database) ->
 
 
 async def test_other_transactions_may_be_nested(database: Database, worker: Database) -> None:
-    with refuse_nested_transactions({port_and_name(database._engine.url)}):
+    with refuse_nested_transactions({port_and_name(database._options.url)}):
         async with database.transaction(project_id="project-1"):
             await worker.ping()
         async with worker.system_transaction():

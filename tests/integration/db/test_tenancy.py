@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared import context
 from strata.shared.context import Caller
-from strata.shared.db import Database, MissingTenantError
-from strata.shared.db.errors import driver_error
+from strata.shared.db import Database, MissingTenantError, sql
 
 if TYPE_CHECKING:
     from conftest import ServiceDatabase
 
-INSERT = text("INSERT INTO example.notes (project_id, note_id, body) VALUES (:p, :n, :b)")
-BODIES = text("SELECT body FROM example.notes ORDER BY note_id")
+INSERT = sql("INSERT INTO example.notes (project_id, note_id, body) VALUES (:p, :n, :b)")
+BODIES = sql("SELECT body FROM example.notes ORDER BY note_id")
 
 
 async def _add(database: Database, project: str, note: str, body: str) -> None:
@@ -51,11 +48,11 @@ async def test_a_project_sees_its_own_rows_only(database: Database) -> None:
 async def test_a_row_cannot_be_given_to_another_project(database: Database, statement: str) -> None:
     await _add(database, "project-a", "1", "of a")
 
-    with pytest.raises(DBAPIError) as refused:
+    with pytest.raises(asyncpg.PostgresError) as refused:
         async with database.transaction(project_id="project-a") as connection:
-            await connection.execute(text(statement))
+            await connection.execute(sql(statement))
 
-    assert isinstance(driver_error(refused.value), asyncpg.InsufficientPrivilegeError)
+    assert isinstance(refused.value, asyncpg.InsufficientPrivilegeError)
     assert await _bodies(database, "project-a") == ["of a"]
     assert await _bodies(database, "project-b") == []
 
@@ -65,7 +62,7 @@ async def test_rows_of_another_project_cannot_be_changed_or_deleted(database: Da
 
     async with database.transaction(project_id="project-a") as connection:
         for statement in ("UPDATE example.notes SET body = 'x'", "DELETE FROM example.notes"):
-            assert (await connection.execute(text(statement))).rowcount == 0
+            assert (await connection.execute(sql(statement))).rowcount == 0
 
     assert await _bodies(database, "project-b") == ["of b"]
 
@@ -100,7 +97,7 @@ async def test_without_a_project_no_row_can_be_read_or_written(database: Databas
 
     async with database.system_transaction() as connection:
         assert list((await connection.execute(BODIES)).scalars()) == []
-    with pytest.raises(DBAPIError):
+    with pytest.raises(asyncpg.PostgresError):
         async with database.system_transaction() as connection:
             await connection.execute(INSERT, {"p": "project-a", "n": "2", "b": "x"})
 
@@ -135,19 +132,19 @@ async def test_policies_apply_to_the_owner_too(urls: ServiceDatabase, database: 
     ],
 )
 async def test_the_service_cannot_lift_the_policy(database: Database, statement: str) -> None:
-    with pytest.raises(DBAPIError) as refused:
+    with pytest.raises(asyncpg.PostgresError) as refused:
         async with database.transaction(project_id="project-a") as connection:
-            await connection.execute(text(statement))
+            await connection.execute(sql(statement))
 
-    assert isinstance(driver_error(refused.value), asyncpg.InsufficientPrivilegeError)
+    assert isinstance(refused.value, asyncpg.InsufficientPrivilegeError)
 
 
 async def test_switching_row_security_off_is_an_error(database: Database) -> None:
     await _add(database, "project-b", "1", "of b")
     async with database.transaction(project_id="project-a") as connection:
-        await connection.execute(text("SET LOCAL row_security = off"))
-        with pytest.raises(DBAPIError, match="row-level security"):
-            async with connection.begin_nested():
+        await connection.execute(sql("SET LOCAL row_security = off"))
+        with pytest.raises(asyncpg.PostgresError, match="row-level security"):
+            async with connection.undone():
                 await connection.execute(BODIES)
 
 
@@ -158,7 +155,7 @@ async def test_the_worker_reads_granted_columns_of_every_project(
     await _add(database, "project-b", "1", "of b")
 
     async with worker.system_transaction() as connection:
-        rows = await connection.execute(text("SELECT project_id, note_id FROM example.notes"))
+        rows = await connection.execute(sql("SELECT project_id, note_id FROM example.notes"))
         assert sorted(map(tuple, rows)) == [("project-a", "1"), ("project-b", "1")]
 
 
@@ -172,11 +169,11 @@ async def test_the_worker_reads_granted_columns_of_every_project(
     ],
 )
 async def test_the_worker_role_has_no_other_privileges(worker: Database, statement: str) -> None:
-    with pytest.raises(DBAPIError) as refused:
+    with pytest.raises(asyncpg.PostgresError) as refused:
         async with worker.system_transaction() as connection:
-            await connection.execute(text(statement))
+            await connection.execute(sql(statement))
 
-    assert isinstance(driver_error(refused.value), asyncpg.InsufficientPrivilegeError)
+    assert isinstance(refused.value, asyncpg.InsufficientPrivilegeError)
 
 
 async def test_interleaved_projects_on_shared_connections_see_their_own_rows_only(
@@ -207,7 +204,7 @@ async def test_a_project_of_another_partition_is_refused(urls: ServiceDatabase) 
                 assert refused.value.reason is Reason.PARTITION_NOT_CONFIGURED
             with pytest.raises(FailedPreconditionError):
                 await database.execute(
-                    text("SELECT body FROM example.notes WHERE project_id = :project"), {}
+                    sql("SELECT body FROM example.notes WHERE project_id = :project"), {}
                 )
             # Work for other projects, and tables without a partition, are not restricted to the
             # caller.

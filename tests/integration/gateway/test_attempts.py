@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from integration.gateway.scripted_runs import (
     NEVER,
@@ -31,6 +30,7 @@ from strata.protocol.errors import Reason, UnavailableError
 from strata.shared.auth import TokenVerifier, public_key_of
 from strata.shared.clock import SystemClock
 from strata.shared.context import require_caller
+from strata.shared.db import sql
 
 SET_BACK = timedelta(minutes=10)
 
@@ -168,7 +168,7 @@ async def test_a_gateway_with_expired_leases_does_not_claim_its_own_runs(
     dispatcher, store = servicer._dispatcher, servicer._store
     async with store._worker.system_transaction() as connection:
         await connection.execute(
-            text("UPDATE gateway.runs SET lease_until = now() - '1 s'::interval")
+            sql("UPDATE gateway.runs SET lease_until = now() - '1 s'::interval")
         )
     # It was away from the database, or the database's clock was set forward.
     await dispatcher._claim()
@@ -192,7 +192,7 @@ async def test_run_whose_holders_are_lost_too_often_fails(
     async with servicer._store._worker.system_transaction() as connection:
         state = "CANCELLING" if cancelled else "RUNNING"
         await connection.execute(
-            text(
+            sql(
                 "UPDATE gateway.runs SET lost_holders = 7, lease_until = now() - '1 s'::interval,"
                 f" state = '{state}'"
             )
@@ -232,13 +232,13 @@ async def test_a_repeated_step_after_a_take_over_counts_as_progress_once(
 
     async def count() -> int:
         async with store._worker.system_transaction() as connection:
-            result = await connection.execute(text("SELECT lost_holders FROM gateway.runs"))
+            result = await connection.execute(sql("SELECT lost_holders FROM gateway.runs"))
             return int(result.scalar_one())
 
     await eventually(lambda: _stored_events(lost, run.id, 2))
     async with store._worker.system_transaction() as connection:
         await connection.execute(
-            text("UPDATE gateway.runs SET lease_until = now() - '1 s'::interval")
+            sql("UPDATE gateway.runs SET lease_until = now() - '1 s'::interval")
         )
     await services.gateway()
     # The run was dispatched again and has begun the same step.

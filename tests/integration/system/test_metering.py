@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from metering import Cost, Meter, SqlMeter
 from nested_transactions import port_and_name
@@ -14,35 +13,35 @@ from strata.gateway.project_callers import ProjectCallers
 from strata.recall.migrations import MIGRATIONS
 from strata.shared.auth import TokenSigner, generate_key_pair
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.telemetry import Telemetry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-_SELECT_ALONE = text("SELECT message_ids FROM recall.windows WHERE project_id = :project")
-_WRITE_ALONE = text("DELETE FROM recall.windows WHERE project_id = :project")
+_SELECT_ALONE = sql("SELECT message_ids FROM recall.windows WHERE project_id = :project")
+_WRITE_ALONE = sql("DELETE FROM recall.windows WHERE project_id = :project")
 
 
 async def _fail(database: Database) -> None:
     async with database.transaction(project_id="p") as connection:
-        await connection.execute(text("SELECT 4"))
+        await connection.execute(sql("SELECT 4"))
         raise ZeroDivisionError
 
 
 async def test_meter_counts_like_the_database(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
-    sql = SqlMeter([port_and_name(urls.service_url)])
-    with sql.on():
+    sql_meter = SqlMeter([port_and_name(urls.service_url)])
+    with sql_meter.on():
         database = Database(urls.service_url, application_name="strata-example")
         before = database.statistics.round_trips, database.statistics.rollbacks
         with use(RequestContext(request_id="request-1")):
-            async with Meter(sql, Telemetry()).measure() as cost:
+            async with Meter(sql_meter, Telemetry()).measure() as cost:
                 async with database.transaction(project_id="p") as connection:
-                    await connection.execute(text("SELECT 1"))
-                    await connection.execute(text("SELECT 2"))
+                    await connection.execute(sql("SELECT 1"))
+                    await connection.execute(sql("SELECT 2"))
                 async with database.transaction(project_id="p", read_only=True) as connection:
-                    await connection.execute(text("SELECT 3"))
+                    await connection.execute(sql("SELECT 3"))
                 await database.execute(_SELECT_ALONE, {"project": "p"}, project_id="p")
                 await database.execute(_WRITE_ALONE, {"project": "p"}, project_id="p")
                 with pytest.raises(ZeroDivisionError):
@@ -50,8 +49,9 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
         after = database.statistics.round_trips, database.statistics.rollbacks
         await database.close()
 
-    counted = [sql for _, sql in cost.statements]
-    assert [sql for sql in counted if "recall" not in sql] == [f"SELECT {n}" for n in (1, 2, 3, 4)]
+    counted = [statement for _, statement in cost.statements]
+    selects = [statement for statement in counted if "recall" not in statement]
+    assert selects == [f"SELECT {n}" for n in (1, 2, 3, 4)]
     assert len(counted) == 6
     assert cost.control["example"] == 5, "three BEGIN and two COMMIT"
     assert (cost.commits["example"], cost.reads["example"]) == (2, 2)
@@ -59,21 +59,21 @@ async def test_meter_counts_like_the_database(databases: Any) -> None:
     assert len(counted) + cost.control["example"] == round_trips
 
 
-async def cost_of_a_select(sql: SqlMeter, database: Database) -> Cost:
+async def cost_of_a_select(sql_meter: SqlMeter, database: Database) -> Cost:
     async with (
-        Meter(sql, Telemetry()).measure() as cost,
+        Meter(sql_meter, Telemetry()).measure() as cost,
         database.transaction(project_id="p") as connection,
     ):
-        await connection.execute(text("SELECT 1"))
+        await connection.execute(sql("SELECT 1"))
     return cost
 
 
 async def test_background_work_is_counted_separately(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
-    sql = SqlMeter([port_and_name(urls.service_url)])
-    with sql.on():
+    sql_meter = SqlMeter([port_and_name(urls.service_url)])
+    with sql_meter.on():
         database = Database(urls.service_url, application_name="strata-example")
-        cost = await cost_of_a_select(sql, database)
+        cost = await cost_of_a_select(sql_meter, database)
         await database.close()
 
     assert [statement for _, statement in cost.background] == ["SELECT 1"]
@@ -83,14 +83,14 @@ async def test_background_work_is_counted_separately(databases: Any) -> None:
 
 async def test_calls_that_background_work_makes_are_counted_separately(databases: Any) -> None:
     urls = await databases.of(GATEWAY_MIGRATIONS)
-    sql = SqlMeter([port_and_name(urls.service_url)])
-    with sql.on():
+    sql_meter = SqlMeter([port_and_name(urls.service_url)])
+    with sql_meter.on():
         database = Database(urls.service_url, application_name="strata-example")
         callers = ProjectCallers(TokenSigner(generate_key_pair()[0]), database)
         assert await callers.of("p", "deletion", ()) is None, "there is no such project"
         served = RequestContext(Caller("o", "p", "deletion"), request_id="request-1")
         with use(served):
-            cost = await cost_of_a_select(sql, database)
+            cost = await cost_of_a_select(sql_meter, database)
         await database.close()
 
     assert [statement for _, statement in cost.background] == ["SELECT 1"]
@@ -100,13 +100,13 @@ async def test_calls_that_background_work_makes_are_counted_separately(databases
 
 async def test_statements_of_other_databases_are_not_counted(databases: Any) -> None:
     urls = await databases.of(MIGRATIONS)
-    sql = SqlMeter([(0, "other")])
-    with sql.on():
+    sql_meter = SqlMeter([(0, "other")])
+    with sql_meter.on():
         database = Database(urls.service_url, application_name="strata-example")
         with use(RequestContext(request_id="request-1")):
-            async with Meter(sql, Telemetry()).measure() as cost:
+            async with Meter(sql_meter, Telemetry()).measure() as cost:
                 async with database.transaction(project_id="p") as connection:
-                    await connection.execute(text("SELECT 1"))
+                    await connection.execute(sql("SELECT 1"))
                 await database.execute(_SELECT_ALONE, {"project": "p"}, project_id="p")
         await database.close()
 

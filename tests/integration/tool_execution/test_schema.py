@@ -6,11 +6,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from strata.protocol.errors import FailedPreconditionError, Reason
 from strata.shared.clock import SystemClock
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
@@ -18,7 +17,7 @@ from strata.tool_execution import main
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
 
-INSERT = text(
+INSERT = sql(
     "INSERT INTO tool_execution.tools (project_id, id, name, type, description, parameters,"
     " return_char_limit, effect, version) VALUES (:project, :id, :name, 'CUSTOM', '',"
     """ '{"b": 1, "a": 2}', 50000, 'READ_ONLY', 'v')"""
@@ -68,8 +67,8 @@ async def test_tools_belong_to_their_project(databases: Any) -> None:
                 await connection.execute(INSERT, row)
         async with database.transaction(project_id=mine) as connection:
             rows = await connection.execute(
-                text("SELECT project_id, parameters::text AS parameters FROM tool_execution.tools")
+                sql("SELECT project_id, parameters::text AS parameters FROM tool_execution.tools")
             )
-            assert rows.all() == [(mine, '{"b": 1, "a": 2}')]
+            assert list(map(tuple, rows)) == [(mine, '{"b": 1, "a": 2}')]
     finally:
         await database.close()

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from strata.protocol.errors import DeadlineExceededError
-from strata.shared.db import delete_in_batches
+from strata.shared.db import delete_in_batches, sql
 
-STATEMENT = text("DELETE")
+STATEMENT = sql("DELETE")
 
 
 class SlowDatabase:

@@ -34,8 +34,8 @@ PROCESSES = sorted(
     }
 )
 CLIENT = ("qdrant_client.http", "qdrant_client.http.models", "qdrant_client.async_qdrant_client")
-# Only sessions of the object-relational mapper need it.
-MAPPER = ("sqlalchemy.orm",)
+# Only migrations need them, which run in a process of their own.
+MIGRATIONS = ("sqlalchemy", "alembic")
 ON_DEMAND = ("a2a", "strata.gateway.http.mcp", "strata.gateway.console.application", "jinja2")
 """Loaded at the first request for them."""
 # Without it, structlog logs in the same way.
@@ -45,7 +45,7 @@ DETECTION = ("charset_normalizer",)
 # Only where traces are on. The API of OpenTelemetry is a dependency of the SDK of MCP.
 TRACES = ("opentelemetry.sdk", "opentelemetry.proto", "opentelemetry.exporter", "requests")
 
-UNUSED = CLIENT + MAPPER + ON_DEMAND + HIGHLIGHTER + DETECTION + TRACES
+UNUSED = CLIENT + MIGRATIONS + ON_DEMAND + HIGHLIGHTER + DETECTION + TRACES
 
 
 def output_of(program: str) -> str:

@@ -10,15 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sqlalchemy import text
-
 from strata.gateway.auth.convert import name_violations
 from strata.gateway.auth.domain import Authority, Hasher, KeyRecord, NewKey, key_id_of
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
 from strata.gateway.settings import GatewaySettings
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.clock import SystemClock
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 from strata.shared.scopes import OrganizationScope, Scope, with_included
 
@@ -28,17 +26,17 @@ ORGANIZATION_KEY_NAME = "first organization key"
 PROJECT_KEY_NAME = "first key"
 
 # Names are unique, so concurrent attempts to create them get the same rows.
-_ACT_IN = text("SELECT set_config('strata.organization_id', :organization_id, true)")
-_ORGANIZATION = text(
+_ACT_IN = sql("SELECT set_config('strata.organization_id', :organization_id, true)")
+_ORGANIZATION = sql(
     "INSERT INTO gateway.organizations (organization_id, name) VALUES (:organization_id, :name)"
     " ON CONFLICT DO NOTHING"
 )
-_ORGANIZATION_ID = text("SELECT organization_id FROM gateway.organizations WHERE name = :name")
-_PROJECT = text(
+_ORGANIZATION_ID = sql("SELECT organization_id FROM gateway.organizations WHERE name = :name")
+_PROJECT = sql(
     "INSERT INTO gateway.projects (project_id, organization_id, name)"
     " VALUES (:project_id, :organization_id, :name) ON CONFLICT DO NOTHING"
 )
-_PROJECT_ID = text(
+_PROJECT_ID = sql(
     "SELECT project_id FROM gateway.projects"
     " WHERE organization_id = :organization_id AND name = :name"
 )

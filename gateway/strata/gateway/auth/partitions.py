@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.partitions import DEFAULT_PARTITION
 
 # About 200 bytes each.
 _MOST_KNOWN = 100_000
-_PARTITION = text("SELECT partition FROM gateway.projects WHERE project_id = :project")
+_PARTITION = sql("SELECT partition FROM gateway.projects WHERE project_id = :project")
 
 
 class ProjectPartitions:

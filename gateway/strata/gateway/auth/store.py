@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.gateway.auth.domain import (
     ApiKey,
     Authority,
@@ -27,8 +25,7 @@ from strata.gateway.auth.domain import (
     new_secret,
 )
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 from strata.shared.partitions import DEFAULT_PARTITION
@@ -38,77 +35,77 @@ _KEY = "project_id, id, organization_id, name, scopes, create_time, revoke_time,
 _ORGANIZATION_KEY = _KEY.replace("project_id", "'' AS project_id")
 _ORGANIZATION = "organization_id, name, create_time"
 
-_ACT_IN = text("SELECT set_config('strata.organization_id', :organization_id, true)")
+_ACT_IN = sql("SELECT set_config('strata.organization_id', :organization_id, true)")
 _CHECKED = (
     "id, organization_id, scopes, secret_hash, expire_time, revoke_time IS NOT NULL AS revoked"
 )
 # Ids of keys are unique over both tables: they are random, and made by the server.
-_FIND_KEY = text(
+_FIND_KEY = sql(
     f"SELECT project_id, {_CHECKED}, (SELECT partition FROM gateway.projects"
     "  WHERE projects.project_id = api_keys.project_id) AS partition"
     " FROM gateway.api_keys WHERE id = :id"
     f" UNION ALL SELECT '', {_CHECKED}, NULL FROM gateway.organization_keys WHERE id = :id"
 )
-_INSERT_ORGANIZATION = text(
+_INSERT_ORGANIZATION = sql(
     "INSERT INTO gateway.organizations (organization_id, name, request_id)"
     " VALUES (:organization_id, :name, CAST(:request_id AS text))"
     f" ON CONFLICT DO NOTHING RETURNING {_ORGANIZATION}"
 )
-_SAME_ORGANIZATION = text(
+_SAME_ORGANIZATION = sql(
     f"SELECT {_ORGANIZATION}, request_id FROM gateway.organizations"
     " WHERE request_id = CAST(:request_id AS text) OR name = :name"
     " ORDER BY request_id = CAST(:request_id AS text) DESC NULLS LAST LIMIT 1"
 )
-_LIST_ORGANIZATIONS = text(
+_LIST_ORGANIZATIONS = sql(
     f"SELECT {_ORGANIZATION} FROM gateway.organizations"
     " WHERE organization_id > :after ORDER BY organization_id LIMIT :limit"
 )
-_GET_ORGANIZATION = text(
+_GET_ORGANIZATION = sql(
     f"SELECT {_ORGANIZATION} FROM gateway.organizations WHERE organization_id = :organization_id"
 )
-_INSERT_ORGANIZATION_KEY = text(
+_INSERT_ORGANIZATION_KEY = sql(
     "INSERT INTO gateway.organization_keys"
     " (organization_id, id, name, secret_hash, scopes, expire_time)"
     " SELECT organization_id, :id, :name, :secret_hash, CAST(:scopes AS text[]),"
     " CAST(:expire_time AS timestamptz) FROM gateway.organizations"
     f" WHERE organization_id = :organization_id RETURNING {_ORGANIZATION_KEY}"
 )
-_LIST_ORGANIZATION_KEYS = text(
+_LIST_ORGANIZATION_KEYS = sql(
     f"SELECT {_ORGANIZATION_KEY} FROM gateway.organization_keys"
     " WHERE organization_id = :organization_id AND id > :after ORDER BY id LIMIT :limit"
 )
-_REVOKE_ORGANIZATION_KEY = text(
+_REVOKE_ORGANIZATION_KEY = sql(
     "UPDATE gateway.organization_keys SET revoke_time = coalesce(revoke_time, now())"
     f" WHERE organization_id = :organization_id AND id = :id RETURNING {_ORGANIZATION_KEY}"
 )
-_GET_ORGANIZATION_KEY = text(
+_GET_ORGANIZATION_KEY = sql(
     f"SELECT {_ORGANIZATION_KEY} FROM gateway.organization_keys"
     " WHERE organization_id = :organization_id AND id = :id"
 )
-_INSERT_PROJECT = text(
+_INSERT_PROJECT = sql(
     "INSERT INTO gateway.projects (project_id, organization_id, name, request_id, partition)"
     " VALUES (:id, :organization_id, :name, CAST(:request_id AS text), :partition)"
     f" ON CONFLICT DO NOTHING RETURNING {_PROJECT}"
 )
-_PROJECTS_BY_PARTITION = text(
+_PROJECTS_BY_PARTITION = sql(
     "SELECT partition, count(*) AS projects FROM gateway.projects"
     " WHERE partition = ANY(:partitions) GROUP BY partition"
 )
-_SAME_PROJECT = text(
+_SAME_PROJECT = sql(
     f"SELECT {_PROJECT}, request_id FROM gateway.projects"
     " WHERE organization_id = :organization_id"
     " AND (request_id = CAST(:request_id AS text) OR name = :name)"
     " ORDER BY request_id = CAST(:request_id AS text) DESC NULLS LAST LIMIT 1"
 )
-_LIST_PROJECTS = text(
+_LIST_PROJECTS = sql(
     f"SELECT {_PROJECT} FROM gateway.projects WHERE organization_id = :organization_id"
     " AND project_id > :after ORDER BY project_id LIMIT :limit"
 )
-_GET_PROJECT = text(
+_GET_PROJECT = sql(
     f"SELECT {_PROJECT} FROM gateway.projects"
     " WHERE organization_id = :organization_id AND project_id = :project_id"
 )
-_INSERT_KEY = text(
+_INSERT_KEY = sql(
     "INSERT INTO gateway.api_keys"
     " (project_id, id, organization_id, name, secret_hash, scopes, expire_time)"
     " SELECT project_id, :id, organization_id, :name, :secret_hash, CAST(:scopes AS text[]),"
@@ -116,15 +113,15 @@ _INSERT_KEY = text(
     " WHERE organization_id = :organization_id AND project_id = :project_id"
     f" RETURNING {_KEY}"
 )
-_LIST_KEYS = text(
+_LIST_KEYS = sql(
     f"SELECT {_KEY} FROM gateway.api_keys WHERE organization_id = :organization_id"
     " AND project_id = :project_id AND id > :after ORDER BY id LIMIT :limit"
 )
-_REVOKE_KEY = text(
+_REVOKE_KEY = sql(
     "UPDATE gateway.api_keys SET revoke_time = coalesce(revoke_time, now())"
     f" WHERE organization_id = :organization_id AND id = :id RETURNING {_KEY}"
 )
-_GET_KEY = text(
+_GET_KEY = sql(
     f"SELECT {_KEY} FROM gateway.api_keys"
     " WHERE organization_id = :organization_id AND project_id = :project_id AND id = :id"
 )
@@ -195,11 +192,11 @@ class PostgresAdminStore:
             "request_id": request_id,
         }
         async with self._within(Authority(str(values["organization_id"]))) as connection:
-            row = (await connection.execute(_INSERT_ORGANIZATION, values)).mappings().one_or_none()
+            row = (await connection.execute(_INSERT_ORGANIZATION, values)).one_or_none()
         if row is not None:
             return _organization(row)
         async with self._worker.system_transaction(read_only=True) as connection:
-            same = (await connection.execute(_SAME_ORGANIZATION, values)).mappings().one()
+            same = (await connection.execute(_SAME_ORGANIZATION, values)).one()
         _check_same(same, name, request_id, "The installation has an organization")
         return _organization(same)
 
@@ -208,7 +205,7 @@ class PostgresAdminStore:
         values = {"after": after or "", "limit": limit}
         async with self._worker.system_transaction(read_only=True) as connection:
             result = await connection.execute(_LIST_ORGANIZATIONS, values)
-            return [_organization(row) for row in result.mappings()]
+            return [_organization(row) for row in result]
 
     async def create_organization_key(
         self, organization_id: str, new: NewKey
@@ -218,7 +215,7 @@ class PostgresAdminStore:
         values["organization_id"] = organization_id
         async with self._within(Authority(organization_id)) as connection:
             result = await connection.execute(_INSERT_ORGANIZATION_KEY, values)
-            row = result.mappings().one_or_none()
+            row = result.one_or_none()
         if row is None:
             raise _organization_not_found(organization_id)
         return _key(row), secret
@@ -231,7 +228,7 @@ class PostgresAdminStore:
         async with self._within(Authority(organization_id), read_only=True) as connection:
             await _require_organization(connection, values)
             result = await connection.execute(_LIST_ORGANIZATION_KEYS, values)
-            return [_key(row) for row in result.mappings()]
+            return [_key(row) for row in result]
 
     async def revoke_organization_key(self, organization_id: str, key_id: str) -> ApiKey:
         """See `AdminStore.revoke_organization_key`."""
@@ -239,7 +236,7 @@ class PostgresAdminStore:
         async with self._within(Authority(organization_id)) as connection:
             await _require_organization(connection, values)
             result = await connection.execute(_REVOKE_ORGANIZATION_KEY, values)
-            row = result.mappings().one_or_none()
+            row = result.one_or_none()
         if row is None:
             raise _key_not_found(key_id)
         return _key(row)
@@ -256,10 +253,10 @@ class PostgresAdminStore:
             "partition": partition or await self._emptiest_partition(),
         }
         async with self._within(Authority(organization_id)) as connection:
-            row = (await connection.execute(_INSERT_PROJECT, values)).mappings().one_or_none()
+            row = (await connection.execute(_INSERT_PROJECT, values)).one_or_none()
             if row is not None:
                 return _project(row)
-            same = (await connection.execute(_SAME_PROJECT, values)).mappings().one()
+            same = (await connection.execute(_SAME_PROJECT, values)).one()
         _check_same(same, name, request_id, "The organization has a project")
         if partition and request_id is not None:
             check_same_request(request_id, same["partition"], partition)
@@ -281,7 +278,7 @@ class PostgresAdminStore:
         values = {"organization_id": organization_id, "after": after or "", "limit": limit}
         async with self._within(Authority(organization_id), read_only=True) as connection:
             result = await connection.execute(_LIST_PROJECTS, values)
-            return [_project(row) for row in result.mappings()]
+            return [_project(row) for row in result]
 
     async def get_project(self, authority: Authority, project_id: str) -> Project:
         """See `AdminStore.get_project`."""
@@ -296,7 +293,7 @@ class PostgresAdminStore:
         values, secret = self._new_key(new)
         values |= {"organization_id": authority.organization_id, "project_id": project_id}
         async with self._within(authority) as connection:
-            row = (await connection.execute(_INSERT_KEY, values)).mappings().one_or_none()
+            row = (await connection.execute(_INSERT_KEY, values)).one_or_none()
         if row is None:
             raise _project_not_found(project_id)
         return _key(row), secret
@@ -314,13 +311,13 @@ class PostgresAdminStore:
         async with self._within(authority, read_only=True) as connection:
             await _require_project(connection, values)
             result = await connection.execute(_LIST_KEYS, values)
-            return [_key(row) for row in result.mappings()]
+            return [_key(row) for row in result]
 
     async def revoke_key(self, authority: Authority, key_id: str) -> ApiKey:
         """See `AdminStore.revoke_key`."""
         values = {"organization_id": authority.organization_id, "id": key_id}
         async with self._within(authority) as connection:
-            row = (await connection.execute(_REVOKE_KEY, values)).mappings().one_or_none()
+            row = (await connection.execute(_REVOKE_KEY, values)).one_or_none()
         if row is None:
             raise _key_not_found(key_id)
         return _key(row)
@@ -336,7 +333,7 @@ class PostgresAdminStore:
         async with self._within(authority, read_only=True) as connection:
             project = await _require_project(connection, values) if in_project else None
             statement = _GET_KEY if in_project else _GET_ORGANIZATION_KEY
-            row = (await connection.execute(statement, values)).mappings().one_or_none()
+            row = (await connection.execute(statement, values)).one_or_none()
         if row is None:
             raise _key_not_found(key_id)
         return project, _key(row)
@@ -355,7 +352,7 @@ class PostgresAdminStore:
     @asynccontextmanager
     async def _within(
         self, authority: Authority, *, read_only: bool = False
-    ) -> AsyncIterator[AsyncConnection]:
+    ) -> AsyncIterator[DatabaseConnection]:
         if authority.project_id:
             async with self._database.transaction(
                 project_id=authority.project_id, read_only=read_only
@@ -367,21 +364,21 @@ class PostgresAdminStore:
             yield connection
 
 
-def _check_same(
-    same: Mapping[Any, Any], name: str, request_id: str | None, what_has_the_name: str
-) -> None:
+def _check_same(same: Row, name: str, request_id: str | None, what_has_the_name: str) -> None:
     if request_id is None or same["request_id"] != request_id:
         raise AlreadyExistsError(f"{what_has_the_name} named {name!r}.", metadata={"name": name})
     check_same_request(request_id, same["name"], name)
 
 
-async def _require_organization(connection: AsyncConnection, values: Mapping[str, object]) -> None:
+async def _require_organization(
+    connection: DatabaseConnection, values: Mapping[str, object]
+) -> None:
     if (await connection.execute(_GET_ORGANIZATION, values)).one_or_none() is None:
         raise _organization_not_found(str(values["organization_id"]))
 
 
-async def _require_project(connection: AsyncConnection, values: Mapping[str, object]) -> Project:
-    row = (await connection.execute(_GET_PROJECT, values)).mappings().one_or_none()
+async def _require_project(connection: DatabaseConnection, values: Mapping[str, object]) -> Project:
+    row = (await connection.execute(_GET_PROJECT, values)).one_or_none()
     if row is None:
         raise _project_not_found(str(values["project_id"]))
     return _project(row)
@@ -411,17 +408,17 @@ def _key_not_found(key_id: str) -> NotFoundError:
     )
 
 
-def _organization(row: Mapping[Any, Any]) -> Organization:
+def _organization(row: Row) -> Organization:
     return Organization(row["organization_id"], row["name"], row["create_time"])
 
 
-def _project(row: Mapping[Any, Any]) -> Project:
+def _project(row: Row) -> Project:
     return Project(
         row["project_id"], row["organization_id"], row["name"], row["create_time"], row["partition"]
     )
 
 
-def _key(row: Mapping[Any, Any]) -> ApiKey:
+def _key(row: Row) -> ApiKey:
     return ApiKey(
         project_id=row["project_id"],
         id=row["id"],

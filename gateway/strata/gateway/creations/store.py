@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import text
-
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.waiting_work import any_row_sql
 
 ROLL_BACK_AFTER_S = 240.0
@@ -20,15 +18,15 @@ The agent loop counts it as abandoned after three minutes, and the clocks of two
 
 ANY_CREATION_DUE = any_row_sql("gateway.agent_creations", "due_time <= now()", order="due_time")
 """SQL expression: whether a creation is to be rolled back."""
-_BEGIN = text(
+_BEGIN = sql(
     """
     INSERT INTO gateway.agent_creations (project_id, id, due_time)
     VALUES (:project_id, :id, now() + make_interval(secs => :after_s))
     """
 )
-_END = text("DELETE FROM gateway.agent_creations WHERE project_id = :project_id AND id = :id")
+_END = sql("DELETE FROM gateway.agent_creations WHERE project_id = :project_id AND id = :id")
 # One roll-back removes all abandoned agents of a project.
-_CLAIM = text(
+_CLAIM = sql(
     """
     WITH due AS (
         SELECT project_id FROM gateway.agent_creations WHERE due_time <= now()
@@ -41,7 +39,7 @@ _CLAIM = text(
     SELECT project_id, max(due_time) AS due_time FROM claimed GROUP BY project_id
     """
 )
-_END_CLAIMED = text(
+_END_CLAIMED = sql(
     "DELETE FROM gateway.agent_creations WHERE project_id = :project_id AND due_time = :due_time"
 )
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
-
 from strata.gateway.runs.store.statements import delete_events_sql, mark_events_deleted_sql
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.waiting_work import any_row_sql
 
 REPEAT_AFTER_S = 120.0
@@ -19,24 +17,24 @@ _READERS_AFTER_S = 30.0
 
 ANY_DELETION_DUE = any_row_sql("gateway.agent_deletions", "due_time <= now()", order="due_time")
 """SQL expression: whether a deletion is to be repeated."""
-_BEGIN = text(
+_BEGIN = sql(
     """
     INSERT INTO gateway.agent_deletions (project_id, agent_id, due_time)
     VALUES (:project_id, :agent_id, now() + make_interval(secs => :after_s))
     ON CONFLICT (project_id, agent_id) DO UPDATE SET due_time = excluded.due_time
     """
 )
-_END = text(
+_END = sql(
     "DELETE FROM gateway.agent_deletions WHERE project_id = :project_id AND agent_id = :agent_id"
 )
-_POSTPONE = text(
+_POSTPONE = sql(
     """
     UPDATE gateway.agent_deletions SET due_time = now() + make_interval(secs => :after_s)
      WHERE project_id = :project_id AND agent_id = :agent_id
     """
 )
 # The latest document of an agent is read by the run of its mark, even if the reader is deleted.
-_BEGIN_READERS = text(
+_BEGIN_READERS = sql(
     f"""
     INSERT INTO gateway.agent_deletions (project_id, agent_id, due_time)
     SELECT DISTINCT :project_id, reader.agent_id,
@@ -49,7 +47,7 @@ _BEGIN_READERS = text(
     """
 )
 # Followers of a run that was cancelled a moment ago still read its end.
-_ERASE = text(
+_ERASE = sql(
     f"""
     WITH batch AS (
         SELECT id, events_deleted, coalesce(
@@ -76,14 +74,14 @@ _ERASE = text(
            coalesce(bool_or(NOT ended), false) AS has_open FROM batch
     """
 )
-_DELETE_APPROVALS = text(
+_DELETE_APPROVALS = sql(
     """
     DELETE FROM gateway.approvals WHERE project_id = :project_id AND id IN (
            SELECT id FROM gateway.approvals WHERE project_id = :project_id AND agent_id = :agent_id
             ORDER BY id LIMIT :limit)
     """
 )
-_CLAIM = text(
+_CLAIM = sql(
     """
     WITH due AS (
         SELECT project_id, agent_id FROM gateway.agent_deletions WHERE due_time <= now()

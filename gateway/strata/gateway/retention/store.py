@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from sqlalchemy import TextClause, text
-
 from strata.gateway.runs.store.conditions import PENDING_APPROVAL
 from strata.gateway.runs.store.statements import delete_events_sql, mark_events_deleted_sql
-from strata.shared.db import Database
+from strata.shared.db import Database, Statement, sql
 from strata.shared.project_turns import projects_in_turn
 
 BACKLOG_FULL = "Given up: the project has too many pending deliveries."
@@ -32,8 +30,8 @@ class RetainedKind(StrEnum):
     BACKLOG = "BACKLOG"
 
 
-def _projects(table: str, condition: str) -> TextClause:
-    return text(
+def _projects(table: str, condition: str) -> Statement:
+    return sql(
         f"WITH RECURSIVE {projects_in_turn(table, condition)} SELECT project_id FROM in_turn"
     )
 
@@ -48,7 +46,7 @@ _PROJECTS = {
     RetainedKind.BACKLOG: _projects("gateway.webhook_deliveries", "state = 'PENDING'"),
 }
 _DELETE = {
-    RetainedKind.EVENTS: text(f"""
+    RetainedKind.EVENTS: sql(f"""
     WITH old_runs AS (
         SELECT id FROM gateway.runs
          WHERE project_id = :project_id AND finish_time < {_OLD} AND NOT events_deleted
@@ -60,7 +58,7 @@ _DELETE = {
     """),
     # Their ids are in the order of time, so old ones are found first. While the run with the answer
     # has not ended, the approval may be opened again.
-    RetainedKind.APPROVALS: text(f"""
+    RetainedKind.APPROVALS: sql(f"""
     DELETE FROM gateway.approvals
      WHERE project_id = :project_id AND id IN (
            SELECT id FROM gateway.approvals approval
@@ -72,7 +70,7 @@ _DELETE = {
                      AND (run.finish_time IS NULL OR run.finish_time >= {_OLD}))
             ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED)
     """),
-    RetainedKind.DELIVERIES: text(f"""
+    RetainedKind.DELIVERIES: sql(f"""
     DELETE FROM gateway.webhook_deliveries
      WHERE project_id = :project_id AND id IN (
            SELECT id FROM gateway.webhook_deliveries
@@ -80,7 +78,7 @@ _DELETE = {
             ORDER BY create_time LIMIT :limit FOR UPDATE SKIP LOCKED)
     """),
     # After its delivery, a webhook of one run has nothing more to do.
-    RetainedKind.WEBHOOKS: text(f"""
+    RetainedKind.WEBHOOKS: sql(f"""
     DELETE FROM gateway.webhooks
      WHERE project_id = :project_id AND id IN (
            SELECT id FROM gateway.webhooks webhook
@@ -95,7 +93,7 @@ _DELETE = {
             ORDER BY create_time LIMIT :limit FOR UPDATE SKIP LOCKED)
     """),
 }
-_DROP = text("""
+_DROP = sql("""
 UPDATE gateway.webhook_deliveries SET state = 'FAILED', next_time = NULL, last_error = :reason
  WHERE project_id = :project_id AND state = 'PENDING' AND id IN (
        SELECT id FROM gateway.webhook_deliveries

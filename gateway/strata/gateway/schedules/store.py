@@ -6,10 +6,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.gateway.runs.domain.approvals import OnApproval
 from strata.gateway.runs.domain.principals import Principal
@@ -36,8 +34,7 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.ids import new_id
 from strata.shared.waiting_work import any_row_sql
@@ -56,15 +53,15 @@ _COLUMNS = """id, name, organization_id, project_id, principal, scopes, agent_id
     state_reason, next_time, last_run_id, last_time, create_time, update_time"""
 _ONE = "project_id = :project_id AND id = :schedule_id"
 
-_NOW = text("SELECT now()")
+_NOW = sql("SELECT now()")
 # Serialises the creations of a project, so that each one sees the count of the others.
-_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :project_id, 0))")
-_COUNT = text("SELECT count(*) FROM gateway.schedules WHERE project_id = :project_id")
-_KNOWN = text(
+_LOCK = sql("SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :project_id, 0))")
+_COUNT = sql("SELECT count(*) FROM gateway.schedules WHERE project_id = :project_id")
+_KNOWN = sql(
     f"SELECT {_COLUMNS}, request_hash FROM gateway.schedules"
     " WHERE project_id = :project_id AND request_id = :request_id"
 )
-_INSERT = text(f"""
+_INSERT = sql(f"""
 INSERT INTO gateway.schedules (project_id, id, name, request_id, request_hash, organization_id,
     principal, scopes, agent_id, conversation_id, payload, payload_hash, max_steps, on_approval,
     on_overlap, cron, time_zone, start_time, state, next_time)
@@ -73,9 +70,9 @@ VALUES (:project_id, :schedule_id, :name, :request_id, :request_hash, :organizat
     :on_approval, :on_overlap, :cron, :time_zone, :start_time, 'ACTIVE', :next_time)
 RETURNING {_COLUMNS}
 """)
-_GET = text(f"SELECT {_COLUMNS} FROM gateway.schedules WHERE {_ONE}")
-_HOLD = text(f"SELECT {_COLUMNS} FROM gateway.schedules WHERE {_ONE} FOR UPDATE")
-_UPDATE = text(f"""
+_GET = sql(f"SELECT {_COLUMNS} FROM gateway.schedules WHERE {_ONE}")
+_HOLD = sql(f"SELECT {_COLUMNS} FROM gateway.schedules WHERE {_ONE} FOR UPDATE")
+_UPDATE = sql(f"""
 UPDATE gateway.schedules
    SET name = :name, organization_id = :organization_id, principal = :principal,
        scopes = :scopes, payload = :payload, payload_hash = :payload_hash,
@@ -85,13 +82,13 @@ UPDATE gateway.schedules
  WHERE {_ONE}
 RETURNING {_COLUMNS}
 """)
-_SET_STATE = text(f"""
+_SET_STATE = sql(f"""
 UPDATE gateway.schedules
    SET state = :state, state_reason = :reason, next_time = NULL, update_time = now()
  WHERE {_ONE}
 RETURNING {_COLUMNS}
 """)
-_RESUME = text(f"""
+_RESUME = sql(f"""
 UPDATE gateway.schedules
    SET state = 'ACTIVE', state_reason = '', next_time = CAST(:next_time AS timestamptz),
        organization_id = :organization_id, principal = :principal, scopes = :scopes,
@@ -99,15 +96,15 @@ UPDATE gateway.schedules
  WHERE {_ONE}
 RETURNING {_COLUMNS}
 """)
-_DELETE = text(f"DELETE FROM gateway.schedules WHERE {_ONE} RETURNING id")
-_DISABLE = text("""
+_DELETE = sql(f"DELETE FROM gateway.schedules WHERE {_ONE} RETURNING id")
+_DISABLE = sql("""
 UPDATE gateway.schedules
    SET state = 'DISABLED', state_reason = :reason, next_time = NULL, update_time = now()
  WHERE project_id = :project_id AND agent_id = :agent_id AND state IN ('ACTIVE', 'PAUSED')
 """)
 _OF_PRINCIPAL = """project_id = :project_id AND principal = :principal AND state = 'ACTIVE'"""
-_COUNT_OF_PRINCIPAL = text(f"SELECT count(*) FROM gateway.schedules WHERE {_OF_PRINCIPAL}")
-_PAUSE_OF_PRINCIPAL = text(f"""
+_COUNT_OF_PRINCIPAL = sql(f"SELECT count(*) FROM gateway.schedules WHERE {_OF_PRINCIPAL}")
+_PAUSE_OF_PRINCIPAL = sql(f"""
 UPDATE gateway.schedules
    SET state = 'PAUSED', state_reason = :reason, next_time = NULL, update_time = now()
  WHERE {_OF_PRINCIPAL}
@@ -118,10 +115,10 @@ SELECT tick_time, outcome, run_id, reason, create_time FROM gateway.schedule_tic
  WHERE {which}
  ORDER BY tick_time DESC LIMIT :limit
 """
-_NEWEST_TICKS = text(_TICK_PAGE.format(which=_OF_SCHEDULE))
+_NEWEST_TICKS = sql(_TICK_PAGE.format(which=_OF_SCHEDULE))
 # A statement of its own: with row security, an expression around the bound would not be compared in
 # the index.
-_OLDER_TICKS = text(
+_OLDER_TICKS = sql(
     _TICK_PAGE.format(which=f"{_OF_SCHEDULE} AND tick_time < CAST(:before AS timestamptz)")
 )
 # By the worker, over all projects and few columns.
@@ -129,7 +126,7 @@ _IS_DUE = "state = 'ACTIVE' AND next_time <= now()"
 ANY_SCHEDULE_DUE = any_row_sql("gateway.schedules", _IS_DUE, order="next_time")
 """SQL expression: whether a schedule is due."""
 # An index with all schedules of each project would have to be searched for the few that are due.
-_DUE = text(f"""
+_DUE = sql(f"""
 WITH due AS (
     SELECT project_id, id, next_time FROM gateway.schedules
      WHERE {_IS_DUE} AND id <> ALL(CAST(:without AS text[]))
@@ -146,34 +143,34 @@ SELECT due.project_id, due.id
  LIMIT :limit
 """)
 # Another gateway that acts on the schedule holds its row.
-_TAKE = text(f"""
+_TAKE = sql(f"""
 SELECT {_COLUMNS}, now() AS now FROM gateway.schedules
  WHERE {_ONE} AND state = 'ACTIVE' AND next_time <= now()
    FOR UPDATE SKIP LOCKED
 """)
-_LAST_RUN = text("""
+_LAST_RUN = sql("""
 SELECT state, error_reason, create_time FROM gateway.runs
  WHERE project_id = :project_id AND id = :run_id
 """)
-_SEEN = text("""
+_SEEN = sql("""
 SELECT tick_time FROM gateway.schedule_ticks
  WHERE project_id = :project_id AND schedule_id = :schedule_id AND tick_time >= :since
 """)
-_RECORD = text("""
+_RECORD = sql("""
 INSERT INTO gateway.schedule_ticks (project_id, schedule_id, tick_time, outcome, run_id, reason)
 SELECT :project_id, :schedule_id, tick_time, outcome, run_id, reason
   FROM unnest(CAST(:tick_times AS timestamptz[]), CAST(:outcomes AS text[]),
               CAST(:run_ids AS text[]), CAST(:reasons AS text[]))
        AS ticks (tick_time, outcome, run_id, reason)
 """)
-_ADVANCE = text(f"""
+_ADVANCE = sql(f"""
 UPDATE gateway.schedules
    SET state = :state, next_time = CAST(:next_time AS timestamptz),
        last_run_id = CASE WHEN CAST(:run_id AS text) = '' THEN last_run_id ELSE :run_id END,
        last_time = CASE WHEN CAST(:run_id AS text) = '' THEN last_time ELSE :tick_time END
  WHERE {_ONE}
 """)
-_FORGET = text("""
+_FORGET = sql("""
 DELETE FROM gateway.schedule_ticks
  WHERE project_id = :project_id AND schedule_id = :schedule_id
    AND tick_time < now() - make_interval(secs => :kept_s)
@@ -206,7 +203,7 @@ class PostgresScheduleStore:
             await connection.execute(_LOCK, {"project_id": project_id})
             if new.request_id is not None:
                 request = {"project_id": project_id, "request_id": new.request_id}
-                existing = (await connection.execute(_KNOWN, request)).mappings().one_or_none()
+                existing = (await connection.execute(_KNOWN, request)).one_or_none()
                 if existing is not None:
                     check_same_request(new.request_id, bytes(existing["request_hash"]), digest)
                     return _schedule(existing)
@@ -231,8 +228,8 @@ class PostgresScheduleStore:
                 "next_time": first,
             }
             try:
-                row = (await connection.execute(_INSERT, values)).mappings().one()
-            except IntegrityError as error:
+                row = (await connection.execute(_INSERT, values)).one()
+            except asyncpg.IntegrityConstraintViolationError as error:
                 raise _name_taken(new.name) from error
         return _schedule(row)
 
@@ -240,7 +237,7 @@ class PostgresScheduleStore:
         """See `ScheduleStore.get`."""
         values = {"project_id": project_id, "schedule_id": schedule_id}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            row = (await connection.execute(_GET, values)).mappings().one_or_none()
+            row = (await connection.execute(_GET, values)).one_or_none()
         return _schedule_or_not_found(row, schedule_id)
 
     async def list(
@@ -251,13 +248,13 @@ class PostgresScheduleStore:
         filters = {field: value for field, value in filters.items() if value}
         signs = {"agent_id": "agent_id =", "name": "name =", "before": "id <"}
         conditions = "".join(f" AND {signs[field]} :{field}" for field in filters)
-        statement = text(
+        statement = sql(
             f"SELECT {_COLUMNS} FROM gateway.schedules"
             f" WHERE project_id = :project_id{conditions} ORDER BY id DESC LIMIT :limit"
         )
         values = {**filters, "project_id": project_id, "limit": limit}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(statement, values)).mappings()
+            rows = await connection.execute(statement, values)
             return [_schedule(row) for row in rows]
 
     async def update(
@@ -281,8 +278,8 @@ class PostgresScheduleStore:
                 "next_time": next_time,
             }
             try:
-                row = (await connection.execute(_UPDATE, values)).mappings().one()
-            except IntegrityError as error:
+                row = (await connection.execute(_UPDATE, values)).one()
+            except asyncpg.IntegrityConstraintViolationError as error:
                 raise _name_taken(name) from error
         return _schedule(row)
 
@@ -323,7 +320,7 @@ class PostgresScheduleStore:
                 "next_time": following,
                 **_principal_values(principal),
             }
-            return _schedule((await connection.execute(_RESUME, values)).mappings().one())
+            return _schedule((await connection.execute(_RESUME, values)).one())
 
     async def delete(self, project_id: str, schedule_id: str) -> None:
         """See `ScheduleStore.delete`."""
@@ -358,7 +355,7 @@ class PostgresScheduleStore:
         """See `ScheduleStore.ticks`."""
         values = {"project_id": project_id, "schedule_id": schedule_id}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            row = (await connection.execute(_GET, values)).mappings().one_or_none()
+            row = (await connection.execute(_GET, values)).one_or_none()
             _schedule_or_not_found(row, schedule_id)
             page = {**values, "limit": limit}
             if before is None:
@@ -373,7 +370,7 @@ class PostgresScheduleStore:
                     tick["reason"],
                     tick["create_time"],
                 )
-                for tick in rows.mappings()
+                for tick in rows
             ]
 
     async def due(
@@ -399,7 +396,7 @@ class PostgresScheduleStore:
         """See `ScheduleStore.fire`."""
         values = {"project_id": project_id, "schedule_id": schedule_id}
         async with self._database.transaction(project_id=project_id) as connection:
-            row = (await connection.execute(_TAKE, values)).mappings().one_or_none()
+            row = (await connection.execute(_TAKE, values)).one_or_none()
             if row is None:
                 return None
             schedule, now = _schedule(row), row["now"]
@@ -456,7 +453,7 @@ class PostgresScheduleStore:
         return run_id or None
 
     async def _start(
-        self, connection: AsyncConnection, schedule: Schedule, last: Mapping[Any, Any] | None
+        self, connection: DatabaseConnection, schedule: Schedule, last: Row | None
     ) -> tuple[str, str]:
         """Queues a run; returns its id and "", or "" and the reason for skipping it."""
         plan = schedule.plan
@@ -484,13 +481,13 @@ class PostgresScheduleStore:
         return accepted.run.id, ""
 
     async def _last_run(
-        self, connection: AsyncConnection, project_id: str, schedule: Schedule
-    ) -> Mapping[Any, Any] | None:
+        self, connection: DatabaseConnection, project_id: str, schedule: Schedule
+    ) -> Row | None:
         """Returns the run of the previous tick; None if there is none or it is outdated."""
         if not schedule.last_run_id:
             return None
         values = {"project_id": project_id, "run_id": schedule.last_run_id}
-        row = (await connection.execute(_LAST_RUN, values)).mappings().one_or_none()
+        row = (await connection.execute(_LAST_RUN, values)).one_or_none()
         # A run that failed before the schedule was resumed does not disable it again.
         if row is None:
             return None
@@ -498,15 +495,15 @@ class PostgresScheduleStore:
         return None if outdated else row
 
     async def _lock(
-        self, connection: AsyncConnection, project_id: str, schedule_id: str
+        self, connection: DatabaseConnection, project_id: str, schedule_id: str
     ) -> Schedule:
         values = {"project_id": project_id, "schedule_id": schedule_id}
-        row = (await connection.execute(_HOLD, values)).mappings().one_or_none()
+        row = (await connection.execute(_HOLD, values)).one_or_none()
         return _schedule_or_not_found(row, schedule_id)
 
     async def _set_state(
         self,
-        connection: AsyncConnection,
+        connection: DatabaseConnection,
         project_id: str,
         schedule: Schedule,
         state: ScheduleState,
@@ -519,7 +516,7 @@ class PostgresScheduleStore:
             "state": state.value,
             "reason": reason,
         }
-        return _schedule((await connection.execute(_SET_STATE, values)).mappings().one())
+        return _schedule((await connection.execute(_SET_STATE, values)).one())
 
     @property
     def _min_interval(self) -> timedelta:
@@ -558,7 +555,7 @@ def _digest(new: NewSchedule) -> bytes:
     return hashlib.sha256(plan.payload_hash + "\0".join(parts).encode()).digest()
 
 
-def _schedule(row: Mapping[Any, Any]) -> Schedule:
+def _schedule(row: Row) -> Schedule:
     principal = Principal(
         row["organization_id"], row["project_id"], row["principal"], frozenset(row["scopes"])
     )
@@ -587,7 +584,7 @@ def _schedule(row: Mapping[Any, Any]) -> Schedule:
     )
 
 
-def _schedule_or_not_found(row: Mapping[Any, Any] | None, schedule_id: str) -> Schedule:
+def _schedule_or_not_found(row: Row | None, schedule_id: str) -> Schedule:
     if row is None:
         raise _not_found(schedule_id)
     return _schedule(row)

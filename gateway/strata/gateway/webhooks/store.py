@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import text
 
 from strata.gateway.runs.store.statements import webhook_deliveries_sql
 from strata.gateway.webhooks.domain import (
@@ -24,8 +21,7 @@ from strata.protocol.errors import (
     Reason,
     ResourceExhaustedError,
 )
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.project_turns import PendingInTurn
 from strata.shared.waiting_work import any_row_sql
@@ -43,13 +39,13 @@ _DELIVERY = """id, webhook_id, run_id, event, state, attempts, tries, next_time,
 _ONE = "project_id = :project_id AND id = :delivery_id"
 
 # Serialises the creations of a project, so that each one sees the count of the others.
-_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('webhooks ' || :project_id, 0))")
-_KNOWN = text(
+_LOCK = sql("SELECT pg_advisory_xact_lock(hashtextextended('webhooks ' || :project_id, 0))")
+_KNOWN = sql(
     f"SELECT {_WEBHOOK}, request_hash FROM gateway.webhooks"
     " WHERE project_id = :project_id AND request_id = :request_id"
 )
 # Webhooks of single runs that are delivered do not count.
-_COUNT = text("""
+_COUNT = sql("""
 SELECT count(*) FROM gateway.webhooks webhook
  WHERE project_id = :project_id AND (run_id = '' OR EXISTS (
        SELECT FROM gateway.runs run
@@ -60,7 +56,7 @@ SELECT count(*) FROM gateway.webhooks webhook
         WHERE delivery.project_id = webhook.project_id AND delivery.webhook_id = webhook.id
           AND delivery.state = 'PENDING'))
 """)
-_INSERT = text(f"""
+_INSERT = sql(f"""
 INSERT INTO gateway.webhooks (project_id, id, request_id, request_hash, url, events, agent_id,
     run_id, sealed_secret)
 VALUES (:project_id, :webhook_id, :request_id, :request_hash, :url, :events, :agent_id, :run_id,
@@ -69,14 +65,14 @@ RETURNING {_WEBHOOK}
 """)
 # In a second transaction: a run that ended during the creation did not see the webhook, unless
 # there is a delivery already.
-_CATCH_UP = text(f"""
+_CATCH_UP = sql(f"""
 WITH ended AS (
     SELECT id AS run_id, agent_id, state FROM gateway.runs
      WHERE project_id = :project_id AND id = :run_id AND finish_time IS NOT NULL
 )
 {webhook_deliveries_sql("ended", only="webhook.id = :webhook_id")}
 """)
-_DELETE = text(
+_DELETE = sql(
     "DELETE FROM gateway.webhooks WHERE project_id = :project_id AND id = :webhook_id RETURNING id"
 )
 
@@ -91,39 +87,39 @@ def _due_of_project(direction: str) -> str:
 
 
 # The oldest and the newest, like `PendingInTurn`.
-_DUE_OF_PROJECT = text(f"""
+_DUE_OF_PROJECT = sql(f"""
 SELECT id, webhook_id
   FROM ({_due_of_project("ASC")} UNION ALL {_due_of_project("DESC")}) pending
  GROUP BY id, webhook_id ORDER BY min(place)
 """)
-_TAKE = text(f"""
+_TAKE = sql(f"""
 UPDATE gateway.webhook_deliveries
    SET attempts = attempts + 1, tries = tries + 1, last_attempt_time = now(),
        next_time = now() + make_interval(secs => :lease_s)
  WHERE {_ONE} AND state = 'PENDING' AND next_time <= now()
 RETURNING {_DELIVERY}, CAST(extract(epoch FROM now()) AS bigint) AS timestamp
 """)
-_TARGET = text("""
+_TARGET = sql("""
 SELECT url, sealed_secret FROM gateway.webhooks
  WHERE project_id = :project_id AND id = :webhook_id
 """)
 # The attempt number is the fence: a slow gateway cannot change a later attempt.
-_NOTE = text(f"""
+_NOTE = sql(f"""
 UPDATE gateway.webhook_deliveries
    SET state = :state, last_status = :status, last_error = :error,
        next_time = CASE WHEN :state = 'PENDING' THEN now() + make_interval(secs => :pause_s) END
  WHERE {_ONE} AND attempts = :attempts AND state = 'PENDING'
 RETURNING id
 """)
-_DISABLE = text("""
+_DISABLE = sql("""
 UPDATE gateway.webhooks SET enabled = false
  WHERE project_id = :project_id AND id = :webhook_id
 """)
-_ENABLE = text("""
+_ENABLE = sql("""
 UPDATE gateway.webhooks SET enabled = true
  WHERE project_id = :project_id AND id = :webhook_id AND NOT enabled
 """)
-_AGAIN = text(f"""
+_AGAIN = sql(f"""
 UPDATE gateway.webhook_deliveries SET state = 'PENDING', tries = 0, next_time = now()
  WHERE {_ONE}
 RETURNING {_DELIVERY}
@@ -175,7 +171,7 @@ class PostgresWebhookStore:
     async def list(self, project_id: str, *, before: str | None, limit: int) -> Sequence[Webhook]:
         """Returns webhooks, newest first; only those before the id `before`, unless it is None."""
         condition = " AND id < :before" if before else ""
-        statement = text(
+        statement = sql(
             f"SELECT {_WEBHOOK} FROM gateway.webhooks WHERE project_id = :project_id{condition}"
             " ORDER BY id DESC LIMIT :limit"
         )
@@ -185,9 +181,7 @@ class PostgresWebhookStore:
             **({"before": before} if before else {}),
         }
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            return [
-                _webhook(row) for row in (await connection.execute(statement, values)).mappings()
-            ]
+            return [_webhook(row) for row in (await connection.execute(statement, values))]
 
     async def delete(self, project_id: str, webhook_id: str) -> None:
         """Deletes a webhook and its deliveries.
@@ -223,14 +217,14 @@ class PostgresWebhookStore:
         if before is not None:
             conditions += " AND (create_time, id) < (CAST(:time AS timestamptz), :id)"
             filters |= {"time": before[0], "id": before[1]}
-        statement = text(
+        statement = sql(
             f"SELECT {_DELIVERY} FROM gateway.webhook_deliveries"
             f" WHERE project_id = :project_id{conditions}"
             " ORDER BY create_time DESC, id DESC LIMIT :limit"
         )
         values = {**filters, "project_id": project_id, "limit": limit}
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(statement, values)).mappings()
+            rows = await connection.execute(statement, values)
             return [_delivery(row) for row in rows]
 
     async def deliver_again(self, project_id: str, delivery_id: str) -> Delivery:
@@ -241,7 +235,7 @@ class PostgresWebhookStore:
         """
         values = {"project_id": project_id, "delivery_id": delivery_id}
         async with self._database.transaction(project_id=project_id) as connection:
-            row = (await connection.execute(_AGAIN, values)).mappings().one_or_none()
+            row = (await connection.execute(_AGAIN, values)).one_or_none()
             if row is None:
                 raise NotFoundError(
                     f"There is no delivery {delivery_id}.",
@@ -279,11 +273,11 @@ class PostgresWebhookStore:
         """Takes a delivery for one attempt; None if another gateway has it, or it is done."""
         values = {"project_id": project_id, "delivery_id": delivery_id, "lease_s": LEASE_S}
         async with self._database.transaction(project_id=project_id) as connection:
-            row = (await connection.execute(_TAKE, values)).mappings().one_or_none()
+            row = (await connection.execute(_TAKE, values)).one_or_none()
             if row is None:
                 return None
             target = {"project_id": project_id, "webhook_id": row["webhook_id"]}
-            webhook = (await connection.execute(_TARGET, target)).mappings().one()
+            webhook = (await connection.execute(_TARGET, target)).one()
         return Attempt(
             _delivery(row), webhook["url"], bytes(webhook["sealed_secret"]), row["timestamp"]
         )
@@ -321,19 +315,19 @@ class PostgresWebhookStore:
                 await connection.execute(_DISABLE, webhook)
 
     async def _known(
-        self, connection: AsyncConnection, project_id: str, new: NewWebhook
+        self, connection: DatabaseConnection, project_id: str, new: NewWebhook
     ) -> Webhook | None:
         if new.request_id is None:
             return None
         values = {"project_id": project_id, "request_id": new.request_id}
-        row = (await connection.execute(_KNOWN, values)).mappings().one_or_none()
+        row = (await connection.execute(_KNOWN, values)).one_or_none()
         if row is None:
             return None
         check_same_request(new.request_id, bytes(row["request_hash"]), new.request_hash)
         return _webhook(row)
 
     async def _insert(
-        self, connection: AsyncConnection, project_id: str, new: NewWebhook
+        self, connection: DatabaseConnection, project_id: str, new: NewWebhook
     ) -> Webhook:
         count = (await connection.execute(_COUNT, {"project_id": project_id})).scalar_one()
         if count >= self._per_project:
@@ -354,10 +348,10 @@ class PostgresWebhookStore:
             "run_id": new.run_id,
             "sealed_secret": new.sealed_secret,
         }
-        return _webhook((await connection.execute(_INSERT, values)).mappings().one())
+        return _webhook((await connection.execute(_INSERT, values)).one())
 
 
-def _webhook(row: Mapping[Any, Any]) -> Webhook:
+def _webhook(row: Row) -> Webhook:
     return Webhook(
         row["id"],
         row["url"],
@@ -369,7 +363,7 @@ def _webhook(row: Mapping[Any, Any]) -> Webhook:
     )
 
 
-def _delivery(row: Mapping[Any, Any]) -> Delivery:
+def _delivery(row: Row) -> Delivery:
     return Delivery(
         row["id"],
         row["webhook_id"],

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import TextClause, TextualSelect, text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.agent_loop.domain.agent.agents import (
     Agent,
@@ -38,9 +36,7 @@ from strata.agent_loop.store.rows import (
 )
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database, text_with_columns
-from strata.shared.db.async_engine import AsyncConnection
-from strata.shared.db.errors import driver_error
+from strata.shared.db import Database, DatabaseConnection, Statement, sql
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError, answered_or
 from strata.shared.record_fields import replace
@@ -53,7 +49,7 @@ _SET_VALUES = ", ".join(
 )
 
 # A creation that is continued is not abandoned.
-_INSERT = text(
+_INSERT = sql(
     f"""
     WITH continued AS (
         UPDATE agent_loop.agents SET create_time = now()
@@ -77,23 +73,23 @@ _INSERT = text(
     SELECT * FROM created UNION ALL SELECT * FROM continued UNION ALL SELECT * FROM same_request
     """
 )
-_ACTIVATE = text(
+_ACTIVATE = sql(
     f"UPDATE agent_loop.agents SET state = 'active', memory_agent_id = CAST(:memory AS text)"
     f" WHERE {_THIS} AND state <> 'deleting' RETURNING {AGENT_COLUMNS}"
 )
-_ACTIVATE_MEMORY_AGENT = text(
+_ACTIVATE_MEMORY_AGENT = sql(
     f"UPDATE agent_loop.agents SET state = 'active' WHERE {_THIS} AND state <> 'deleting'"
     " RETURNING id"
 )
-_GET = text(f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE {_THIS}")
-_BY_NAME = text(
+_GET = sql(f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE {_THIS}")
+_BY_NAME = sql(
     f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE project_id = :project AND name = :name"
 )
-_TENDING = text(
+_TENDING = sql(
     f"SELECT {STORED_COLUMNS} FROM agent_loop.agents"
     " WHERE project_id = :project AND tends_agent_id = :id AND tends_agent_id <> ''"
 )
-_LOAD = text_with_columns(
+_LOAD = sql(
     f"""
     SELECT {", ".join(f"a.{column.strip()}" for column in AGENT_COLUMNS.split(","))},
            c.id AS conversation_id, k.providers, k.owners, k.sealed
@@ -107,8 +103,7 @@ _LOAD = text_with_columns(
         WHERE project_id = a.project_id AND agent_id IN ('', a.id)
     ) k ON true
     WHERE a.project_id = :project AND a.id = :id AND a.state = 'active'
-    """,
-    f"{AGENT_COLUMNS}, conversation_id, providers, owners, sealed",
+    """
 )
 _LISTED = """
     FROM agent_loop.agents
@@ -118,25 +113,25 @@ _LISTED = """
       AND (cardinality(CAST(:ids AS text[])) = 0 OR id = ANY(CAST(:ids AS text[])))
     ORDER BY id LIMIT :limit
 """
-_PAGE = text(f"SELECT {AGENT_COLUMNS} {_LISTED}")
-_NAMES = text(f"SELECT id, name, description, tends_agent_id, create_time {_LISTED}")
-_LOCK = text(
+_PAGE = sql(f"SELECT {AGENT_COLUMNS} {_LISTED}")
+_NAMES = sql(f"SELECT id, name, description, tends_agent_id, create_time {_LISTED}")
+_LOCK = sql(
     f"SELECT {AGENT_COLUMNS} FROM agent_loop.agents WHERE {_THIS} AND state = 'active'"
     " FOR NO KEY UPDATE"
 )
-_UPDATE = text(
+_UPDATE = sql(
     f"UPDATE agent_loop.agents SET {_SET_VALUES}, revision = :revision, update_time = now()"
     f" WHERE {_THIS} RETURNING {AGENT_COLUMNS}"
 )
-_RENEW = text(
+_RENEW = sql(
     f"UPDATE agent_loop.agents SET {_SET_VALUES}, revision = revision + 1, create_time = now()"
     f" WHERE {_THIS} AND state = 'creating' RETURNING {AGENT_COLUMNS}"
 )
-_ABANDON = text(
+_ABANDON = sql(
     f"UPDATE agent_loop.agents SET state = 'deleting'"
     f" WHERE {_THIS} AND state = 'creating' AND revision = :revision RETURNING id"
 )
-_HIDE_UNFINISHED = text(
+_HIDE_UNFINISHED = sql(
     """
     UPDATE agent_loop.agents SET state = 'deleting'
     WHERE project_id = :project AND state <> 'active'
@@ -146,14 +141,14 @@ _HIDE_UNFINISHED = text(
 )
 # A memory agent is deleted with its agent, and before it: an interrupted deletion is repeated by
 # the id of the agent.
-_HIDE = text(
+_HIDE = sql(
     """
     UPDATE agent_loop.agents SET state = 'deleting'
     WHERE project_id = :project AND (id = :id OR tends_agent_id = :id)
     RETURNING id, tends_agent_id
     """
 )
-_LEAVE_WITHOUT_MEMORY_AGENT = text(
+_LEAVE_WITHOUT_MEMORY_AGENT = sql(
     """
     UPDATE agent_loop.agents
     SET memory_agent_id = '', sleeptime_frequency = 0, revision = revision + 1,
@@ -163,7 +158,7 @@ _LEAVE_WITHOUT_MEMORY_AGENT = text(
 )
 # Answers to requests hold settings of agents, and titles of conversations. Only answers that an
 # earlier release stored do not name the agent.
-_REMOVE = text(
+_REMOVE = sql(
     f"""
     WITH removed AS (
         DELETE FROM agent_loop.agents
@@ -177,7 +172,7 @@ _REMOVE = text(
             OR answer ->> 'agent_id' = ANY(CAST(:ids AS text[]))))
     """
 )
-_INSERT_CONVERSATION = text(
+_INSERT_CONVERSATION = sql(
     f"""
     INSERT INTO agent_loop.conversations (
         project_id, id, agent_id, title, forked_from_id, external_id, request_id, payload_hash
@@ -195,18 +190,18 @@ _ACTIVE_CONVERSATION = f"""
       ON a.project_id = c.project_id AND a.id = c.agent_id AND a.state = 'active'
     WHERE c.project_id = :project
     """
-_REQUESTED_CONVERSATION = text(
+_REQUESTED_CONVERSATION = sql(
     f"""
     SELECT {CONVERSATION_COLUMNS}, payload_hash FROM agent_loop.conversations
     WHERE project_id = :project AND request_id = :request AND request_id <> ''
     """
 )
-_CONVERSATION = text(f"{_ACTIVE_CONVERSATION} AND c.id = :id")
-_EXTERNAL_CONVERSATION = text(
+_CONVERSATION = sql(f"{_ACTIVE_CONVERSATION} AND c.id = :id")
+_EXTERNAL_CONVERSATION = sql(
     f"{_ACTIVE_CONVERSATION} AND c.agent_id = :agent AND c.external_id = :external_id"
     " AND c.external_id <> ''"
 )
-_CONVERSATIONS = text(
+_CONVERSATIONS = sql(
     f"""
     SELECT {", ".join(f"c.{column.strip()}" for column in CONVERSATION_COLUMNS.split(","))},
            a.id AS owner
@@ -282,7 +277,7 @@ class PostgresAgentStore:
         rows = await self._database.query(_LOAD, id=agent_id, conversation=conversation_id)
         if not rows:
             raise agent_not_found(agent_id)
-        row = rows[0]._asdict()
+        row = dict(rows[0])
         if row["conversation_id"] is None:
             raise _conversation_not_found(
                 f"Agent {agent_id} has no conversation {conversation_id}.", conversation_id
@@ -303,7 +298,7 @@ class PostgresAgentStore:
         return [ListedAgent(**row) for row in rows]
 
     async def _listed(
-        self, statement: TextClause, agent_filter: AgentFilter, limit: int, after: str
+        self, statement: Statement, agent_filter: AgentFilter, limit: int, after: str
     ) -> Sequence[Mapping[str, Any]]:
         async with self._database.transaction(read_only=True) as connection:
             return await _all(
@@ -485,7 +480,7 @@ class PostgresAgentStore:
 
 
 async def _requested_conversation(
-    connection: AsyncConnection, request: RequestKey
+    connection: DatabaseConnection, request: RequestKey
 ) -> Conversation | None:
     """Returns the conversation that an earlier request made; None if the request is new.
 
@@ -504,12 +499,14 @@ async def _requested_conversation(
     return to_conversation(row)
 
 
-async def _activate_memory_agent(connection: AsyncConnection, agent_id: str) -> None:
+async def _activate_memory_agent(connection: DatabaseConnection, agent_id: str) -> None:
     if await _one(connection, _ACTIVATE_MEMORY_AGENT, id=agent_id) is None:
         raise agent_not_found(agent_id)
 
 
-async def _settle_memory_agent(connection: AsyncConnection, before: Agent, changed: Agent) -> Agent:
+async def _settle_memory_agent(
+    connection: DatabaseConnection, before: Agent, changed: Agent
+) -> Agent:
     """Activates or hides the memory agent that a change sets; returns the agent with it."""
     had, wanted = before.memory_agent_id, changed.memory_agent_id
     if wanted == had:
@@ -523,15 +520,9 @@ async def _settle_memory_agent(connection: AsyncConnection, before: Agent, chang
     return changed
 
 
-@lru_cache(maxsize=64)
-def _parameters_of(statement: TextClause | TextualSelect) -> tuple[str, ...]:
-    # The statements are constants of this module; compiling one takes longer than binding it.
-    return tuple(statement.compile().params)
-
-
 async def _one(
-    connection: AsyncConnection,
-    statement: TextClause | TextualSelect,
+    connection: DatabaseConnection,
+    statement: Statement,
     *,
     taken: str = "",
     **parameters: Any,
@@ -541,19 +532,17 @@ async def _one(
 
 
 async def _all(
-    connection: AsyncConnection,
-    statement: TextClause | TextualSelect,
+    connection: DatabaseConnection,
+    statement: Statement,
     *,
     taken: str = "",
     **parameters: Any,
 ) -> Sequence[Mapping[str, Any]]:
     bound = {"project": current_project(), **parameters}
     try:
-        result = await connection.execute(
-            statement, {name: bound[name] for name in _parameters_of(statement)}
-        )
-    except IntegrityError as error:
-        match getattr(driver_error(error), "constraint_name", None):
+        result = await connection.execute(statement, bound)
+    except asyncpg.IntegrityConstraintViolationError as error:
+        match error.constraint_name:
             case "agents_name":
                 raise AlreadyExistsError(
                     f"There is already an agent named {taken!r}.", metadata={"name": taken}
@@ -563,10 +552,10 @@ async def _all(
             case "conversations_external_id":
                 raise external_id_taken(taken) from error
         raise
-    return [dict(row) for row in result.mappings()]
+    return [dict(row) for row in result]
 
 
-async def _run(connection: AsyncConnection, statement: TextClause, **parameters: Any) -> None:
+async def _run(connection: DatabaseConnection, statement: Statement, **parameters: Any) -> None:
     await connection.execute(statement, {"project": current_project(), **parameters})
 
 

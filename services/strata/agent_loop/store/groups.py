@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import TextClause, text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.agent_loop.domain.agent.agents import revision_mismatch
 from strata.agent_loop.domain.agent.groups import (
@@ -33,9 +32,7 @@ from strata.agent_loop.store.request_table import REQUESTS
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
-from strata.shared.db.errors import driver_error
+from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import LostRaceError
 
@@ -62,9 +59,9 @@ _GROUP = """
     ) members ON true
     WHERE g.project_id = :project
 """
-_GET = text(f"{_GROUP} AND g.id = :id")
-_BY_REQUEST = text(f"{_GROUP} AND g.request_id = :request AND g.request_id <> ''")
-_PAGE = text(
+_GET = sql(f"{_GROUP} AND g.id = :id")
+_BY_REQUEST = sql(f"{_GROUP} AND g.request_id = :request AND g.request_id <> ''")
+_PAGE = sql(
     f"""
     {_GROUP} AND g.state = 'active' AND g.id > :after
       AND (CAST(:type AS text) = '' OR g.manager_type = :type)
@@ -74,12 +71,12 @@ _PAGE = text(
     ORDER BY g.id LIMIT :limit
     """
 )
-_ACTIVE_AGENTS = text(
+_ACTIVE_AGENTS = sql(
     "SELECT id FROM agent_loop.agents"
     " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) AND state = 'active'"
 )
 # Locked, so that the agent has the same memory agent until the group is stored.
-_MANAGER_OF_PAIR = text(
+_MANAGER_OF_PAIR = sql(
     """
     SELECT id, type, memory_agent_id, sleeptime_frequency, max_message_buffer_length,
            min_message_buffer_length
@@ -87,7 +84,7 @@ _MANAGER_OF_PAIR = text(
     WHERE project_id = :project AND id = :id AND state = 'active' FOR SHARE
     """
 )
-_INSERT = text(
+_INSERT = sql(
     """
     INSERT INTO agent_loop.groups (
         project_id, id, state, request_id, payload_hash, description, manager_type,
@@ -96,24 +93,24 @@ _INSERT = text(
             CAST(:manager_agent AS text), CAST(:manager AS jsonb), CAST(:blocks AS text[]))
     """
 )
-_INSERT_MEMBERS = text(
+_INSERT_MEMBERS = sql(
     """
     INSERT INTO agent_loop.group_members (project_id, group_id, agent_id, position)
     SELECT :project, :id, r.agent_id, r.position
     FROM unnest(CAST(:agents AS text[])) WITH ORDINALITY r(agent_id, position)
     """
 )
-_REMOVE_MEMBERS = text(
+_REMOVE_MEMBERS = sql(
     "DELETE FROM agent_loop.group_members WHERE project_id = :project AND group_id = :id"
 )
-_ACTIVATE = text(
+_ACTIVATE = sql(
     "UPDATE agent_loop.groups SET state = 'active' WHERE project_id = :project AND id = :id"
 )
-_LOCK = text(
+_LOCK = sql(
     "SELECT revision FROM agent_loop.groups"
     " WHERE project_id = :project AND id = :id AND state = 'active' FOR UPDATE"
 )
-_UPDATE = text(
+_UPDATE = sql(
     """
     UPDATE agent_loop.groups
        SET description = :description, manager_type = :type,
@@ -123,13 +120,11 @@ _UPDATE = text(
      WHERE project_id = :project AND id = :id
     """
 )
-_DELETE = text(
-    "DELETE FROM agent_loop.groups WHERE project_id = :project AND id = :id RETURNING id"
-)
+_DELETE = sql("DELETE FROM agent_loop.groups WHERE project_id = :project AND id = :id RETURNING id")
 
 
 # The holder at the beginning of the run is kept: a run that is taken over repeats its turns.
-_BEGIN_RUN = text(
+_BEGIN_RUN = sql(
     """
     INSERT INTO agent_loop.group_holders AS h (project_id, group_id, run_id, first_agent_id,
                                                agent_id, hand_overs)
@@ -142,7 +137,7 @@ _BEGIN_RUN = text(
     RETURNING first_agent_id
     """
 )
-_HAND_OVER = text(
+_HAND_OVER = sql(
     """
     WITH handed_over AS (
         UPDATE agent_loop.group_holders SET agent_id = :agent, hand_overs = :number
@@ -184,7 +179,7 @@ class PostgresGroupStore:
         values = _bound(type=manager_type or "", agent=agent_id, limit=limit, after=after)
         async with self._database.transaction(read_only=True) as connection:
             rows = await connection.execute(_PAGE, values)
-            return [_group(row) for row in rows.mappings()]
+            return [_group(row) for row in rows]
 
     async def known_group(self, request: RequestKey) -> Group | None:
         """See `GroupStore.known_group`."""
@@ -241,7 +236,7 @@ class PostgresGroupStore:
         request = command.request
         async with self._database.transaction() as connection:
             values = _bound(request=request.id)
-            row = (await connection.execute(_BY_REQUEST, values)).mappings().one_or_none()
+            row = (await connection.execute(_BY_REQUEST, values)).one_or_none()
             if row is not None:
                 check_same_request(request.id, row["payload_hash"], request.digest)
                 return _group(row)
@@ -299,15 +294,15 @@ class PostgresGroupStore:
             return await _get(connection, group_id)
 
 
-async def _get(connection: AsyncConnection, group_id: str, *, active: bool = True) -> Group:
-    row = (await connection.execute(_GET, _bound(id=group_id))).mappings().one_or_none()
+async def _get(connection: DatabaseConnection, group_id: str, *, active: bool = True) -> Group:
+    row = (await connection.execute(_GET, _bound(id=group_id))).one_or_none()
     if row is None or (active and row["state"] != "active"):
         raise group_not_found(group_id)
     return _group(row)
 
 
 async def _changed(
-    connection: AsyncConnection, group: Group, command: UpdateGroup
+    connection: DatabaseConnection, group: Group, command: UpdateGroup
 ) -> tuple[ManagerConfig, tuple[str, ...] | None]:
     """Returns the manager of a changed group, and its members if they change.
 
@@ -325,7 +320,7 @@ async def _changed(
 
 
 async def _members_of_pair(
-    connection: AsyncConnection, manager: ManagerConfig, agent_ids: Sequence[str], field: str
+    connection: DatabaseConnection, manager: ManagerConfig, agent_ids: Sequence[str], field: str
 ) -> tuple[str, ...]:
     agent_id = manager.manager_agent_id
     if not agent_id:
@@ -346,7 +341,7 @@ async def _members_of_pair(
 
 
 async def _check_agents(
-    connection: AsyncConnection, manager: ManagerConfig, agent_ids: Sequence[str]
+    connection: DatabaseConnection, manager: ManagerConfig, agent_ids: Sequence[str]
 ) -> None:
     member_ids = [*agent_ids, *filter(None, [manager.manager_agent_id])]
     rows = await connection.execute(_ACTIVE_AGENTS, _bound(ids=member_ids))
@@ -356,11 +351,11 @@ async def _check_agents(
             raise agent_not_found(agent_id)
 
 
-async def _write(connection: AsyncConnection, statement: TextClause, **parameters: Any) -> None:
+async def _write(connection: DatabaseConnection, statement: Statement, **parameters: Any) -> None:
     try:
         await connection.execute(statement, _bound(**parameters))
-    except IntegrityError as error:
-        match getattr(driver_error(error), "constraint_name", None):
+    except asyncpg.IntegrityConstraintViolationError as error:
+        match error.constraint_name:
             case "groups_request":
                 raise LostRaceError from error
             case "groups_manager":
@@ -388,7 +383,7 @@ def _manager(manager: ManagerConfig) -> dict[str, Any]:
     }
 
 
-def _group(row: Mapping[Any, Any]) -> Group:
+def _group(row: Row) -> Group:
     manager_fields = row["manager"]
     settings: dict[str, Any] = (
         json.loads(manager_fields) if isinstance(manager_fields, str) else dict(manager_fields)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import text
-
 from strata.agent_loop.store.request_table import REQUESTS
-from strata.shared.db import Database, delete_in_batches
+from strata.shared.db import Database, delete_in_batches, sql
 from strata.shared.idempotency.request_table import REQUESTS_KEPT
 from strata.shared.polling import keep_polling
 
-_JOURNAL = text(
+_JOURNAL = sql(
     """
     DELETE FROM agent_loop.journal WHERE (project_id, run_id) IN (
         SELECT project_id, run_id FROM agent_loop.journal

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.agent_loop.domain.model.chat import ToolCall
 from strata.agent_loop.domain.run.journal import (
@@ -34,11 +33,10 @@ from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.store.agents import agent_not_found
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.errors import driver_error
+from strata.shared.db import Database, sql
 from strata.shared.tool_catalogue import ToolEffect
 
-_OPEN = text(
+_OPEN = sql(
     """
     WITH fence AS (
         INSERT INTO agent_loop.journal (
@@ -66,7 +64,7 @@ _OPEN = text(
     SELECT count(*) FROM fence
     """
 )
-_TAKE_OVER = text(
+_TAKE_OVER = sql(
     """
     INSERT INTO agent_loop.journal AS j (project_id, run_id, agent_id, conversation_id, attempt)
     VALUES (:project, :run, :agent, :conversation, CAST(:attempt AS integer))
@@ -76,7 +74,7 @@ _TAKE_OVER = text(
     RETURNING step, step_id, message_id, model, reply, reply_attempt
     """
 )
-_FINISHING = text(
+_FINISHING = sql(
     """
     INSERT INTO agent_loop.journal AS j (
         project_id, run_id, agent_id, conversation_id, attempt, finishing_until)
@@ -89,21 +87,21 @@ _FINISHING = text(
     RETURNING run_id
     """
 )
-_IS_FINISHING = text(
+_IS_FINISHING = sql(
     """
     SELECT finishing_until > now() FROM agent_loop.journal
     WHERE project_id = :project AND run_id = :run AND attempt < :attempt
     """
 )
 # A separate statement after the fence is taken, so that it sees all earlier writes.
-_CALLS = text(
+_CALLS = sql(
     """
     SELECT tool_call_id, name, effect, result, parent_id, arguments FROM agent_loop.tool_calls
     WHERE project_id = :project AND run_id = :run AND step = :step AND attempt = :attempt
     ORDER BY position
     """
 )
-_RECORD = text(
+_RECORD = sql(
     """
     WITH fence AS (
         SELECT run_id, reply_attempt FROM agent_loop.journal
@@ -121,7 +119,7 @@ _RECORD = text(
     SELECT count(*) FROM fence
     """
 )
-_NEST = text(
+_NEST = sql(
     """
     WITH fence AS (
         SELECT run_id, reply_attempt FROM agent_loop.journal
@@ -283,8 +281,8 @@ def _existing_agent(key: JournalKey) -> Iterator[None]:
     """Raises AGENT_NOT_FOUND if a row cannot be written because the agent was deleted."""
     try:
         yield
-    except IntegrityError as error:
-        if getattr(driver_error(error), "constraint_name", None) == "journal_agent":
+    except asyncpg.IntegrityConstraintViolationError as error:
+        if error.constraint_name == "journal_agent":
             raise agent_not_found(key.agent_id) from error
         raise
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import TextClause, text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.store.agents import agent_not_found
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.errors import driver_error
+from strata.shared.db import Database, Statement, sql
 
 # One row if the key is for the project, or its agent exists.
 _OWNER = """
@@ -20,7 +18,7 @@ _OWNER = """
         SELECT FROM agent_loop.agents
         WHERE project_id = :project AND id = :agent AND state = 'active')
 """
-_PUT = text(
+_PUT = sql(
     f"""
     INSERT INTO agent_loop.model_keys (project_id, agent_id, provider, sealed)
     SELECT :project, :agent, :provider, CAST(:sealed AS bytea) FROM ({_OWNER}) AS owner
@@ -29,7 +27,7 @@ _PUT = text(
     RETURNING 1
     """
 )
-_DELETE = text(
+_DELETE = sql(
     f"""
     WITH deleted_key AS (
         DELETE FROM agent_loop.model_keys
@@ -39,7 +37,7 @@ _DELETE = text(
     SELECT EXISTS (SELECT FROM deleted_key) AS deleted FROM ({_OWNER}) AS owner
     """
 )
-_OF_PROJECT = text(
+_OF_PROJECT = sql(
     "SELECT provider, agent_id, sealed FROM agent_loop.model_keys"
     " WHERE project_id = :project AND agent_id = ''"
 )
@@ -55,8 +53,8 @@ class PostgresModelKeys:
         """Stores a key and replaces the previous one."""
         try:
             row = await self._one(_PUT, key.agent_id, provider=key.provider, sealed=key.sealed)
-        except IntegrityError as error:
-            if getattr(driver_error(error), "constraint_name", None) != "model_keys_agent":
+        except asyncpg.IntegrityConstraintViolationError as error:
+            if error.constraint_name != "model_keys_agent":
                 raise
             # The agent was removed concurrently.
             raise agent_not_found(key.agent_id) from error
@@ -76,7 +74,7 @@ class PostgresModelKeys:
             rows = await connection.execute(_OF_PROJECT, {"project": current_project()})
             return [SealedKey(row.provider, row.agent_id, row.sealed) for row in rows]
 
-    async def _one(self, statement: TextClause, agent_id: str, **parameters: Any) -> Any:
+    async def _one(self, statement: Statement, agent_id: str, **parameters: Any) -> Any:
         bound = {"project": current_project(), "agent": agent_id, **parameters}
         async with self._database.transaction() as connection:
             return (await connection.execute(statement, bound)).one_or_none()

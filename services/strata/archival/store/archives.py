@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, TextClause, text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.archival.domain.passages import (
     MOST_TAGS,
@@ -32,9 +31,7 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
-from strata.shared.db.errors import driver_error
+from strata.shared.db import Database, DatabaseConnection, Statement, StatementResult, sql
 from strata.shared.idempotency.keys import RequestKey
 
 # Expired passages that are not destroyed yet do not count. The cutoff is computed beforehand,
@@ -52,12 +49,12 @@ _EXPIRED = """
 """
 _OF_AGENT = """a.id IN (SELECT archive_id FROM archival.agent_archives
                   WHERE project_id = :project AND agent_id = :agent)"""
-_CREATE = text(
+_CREATE = sql(
     INSERT_ARCHIVE + " ON CONFLICT (project_id, request_id) WHERE request_id <> '' DO NOTHING"
 )
-_GET = text(ARCHIVE + " AND a.id = :id")
-_BY_REQUEST = text(ARCHIVE + " AND a.request_id = :request")
-_UPDATE = text(
+_GET = sql(ARCHIVE + " AND a.id = :id")
+_BY_REQUEST = sql(ARCHIVE + " AND a.request_id = :request")
+_UPDATE = sql(
     """
     UPDATE archival.archives SET
         name = coalesce(CAST(:name AS text), name),
@@ -67,20 +64,20 @@ _UPDATE = text(
     WHERE project_id = :project AND id = :id
     """
 )
-_ATTACH = text(
+_ATTACH = sql(
     "INSERT INTO archival.agent_archives (project_id, agent_id, archive_id)"
     " VALUES (:project, :agent, :id) ON CONFLICT DO NOTHING"
 )
-_DETACH = text(
+_DETACH = sql(
     "DELETE FROM archival.agent_archives"
     " WHERE project_id = :project AND agent_id = :agent AND archive_id = :id"
 )
 # The agent's next passage makes another archive of its own.
-_DISOWN = text(
+_DISOWN = sql(
     "UPDATE archival.archives SET own_agent_id = ''"
     " WHERE project_id = :project AND id = :id AND own_agent_id = :agent"
 )
-_DISOWN_SHARED = text(
+_DISOWN_SHARED = sql(
     """
     UPDATE archival.archives a SET own_agent_id = ''
     WHERE a.project_id = :project AND a.own_agent_id = :agent AND EXISTS (
@@ -88,20 +85,20 @@ _DISOWN_SHARED = text(
         WHERE x.project_id = :project AND x.archive_id = a.id AND x.agent_id <> :agent)
     """
 )
-_PREPARE = text(
+_PREPARE = sql(
     "INSERT INTO archival.agents (project_id, agent_id) VALUES (:project, :agent)"
     " ON CONFLICT DO NOTHING"
 )
-_KNOWN = text("SELECT 1 FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
+_KNOWN = sql("SELECT 1 FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
 # The foreign key deletes its attachments.
-_FORGET = text("DELETE FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
+_FORGET = sql("DELETE FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
 # Locked first, so that the next statement sees the passages that running transactions have stored.
-_LOCK_ARCHIVES = text(
+_LOCK_ARCHIVES = sql(
     "SELECT id FROM archival.archives"
     " WHERE project_id = :project AND (id = :id OR own_agent_id = :own) ORDER BY id FOR UPDATE"
 )
 # Texts are deleted at once; tombstones stay until the passages are removed from the index.
-_DELETE = text(
+_DELETE = sql(
     f"""
     WITH deleted_archives AS (
         DELETE FROM archival.archives
@@ -131,7 +128,7 @@ _DELETE = text(
 # About half a second. A statement that deletes hundreds of thousands of passages would run into its
 # time limit, each time that it is repeated.
 _DESTROYED_AT_ONCE = 5000
-_LARGE = text(
+_LARGE = sql(
     """
     SELECT a.id, a.passage_count FROM archival.archives a
     WHERE a.project_id = :project AND (a.id = :id OR a.own_agent_id = :own) AND EXISTS (
@@ -146,7 +143,7 @@ _DESTROY_SOME = destroy_sql(
 # Reads only the most frequent tags, in index order: there may be any number of tags. Archives and
 # tags are read once: a scan more takes as long as the rows that it finds. A tag has the labels of
 # its passages unless one of them has none: its text was then not written under taint only.
-_STATS = text(
+_STATS = sql(
     """
     WITH attached AS MATERIALIZED (
         SELECT a.id, a.passage_count,
@@ -185,7 +182,7 @@ _STATS = text(
            (SELECT count(DISTINCT tag) FROM frequent_tags) AS tag_count
     """
 )
-_TAGS = text(
+_TAGS = sql(
     f"""
     WITH {_EXPIRED.format(which=f"(a.id = :id OR {_OF_AGENT})")}
     SELECT tag, sum(count)::bigint AS used FROM (
@@ -254,7 +251,7 @@ class PostgresArchiveStore:
             values["after"] = cursor[0]
         async with self._database.transaction(read_only=True) as connection:
             result = await connection.execute(
-                text(f"{statement} ORDER BY a.id LIMIT :count"), values
+                sql(f"{statement} ORDER BY a.id LIMIT :count"), values
             )
             rows = result.all()
             if agent_id and not rows and cursor is None:
@@ -372,12 +369,12 @@ class PostgresArchiveStore:
             destroyed = (await self._database.execute(_DESTROY_SOME, values)).one().passages
         return int(large.passage_count)
 
-    async def _delete(self, connection: AsyncConnection, archive_id: str, own: str) -> Any:
+    async def _delete(self, connection: DatabaseConnection, archive_id: str, own: str) -> Any:
         values = _archive_values(archive_id, own)
         await connection.execute(_LOCK_ARCHIVES, values)
         return (await connection.execute(_DELETE, values)).one()
 
-    async def _read(self, connection: AsyncConnection, archive_id: str) -> Archive:
+    async def _read(self, connection: DatabaseConnection, archive_id: str) -> Archive:
         result = await connection.execute(_GET, {"project": current_project(), "id": archive_id})
         row = result.one_or_none()
         if row is None:
@@ -408,32 +405,32 @@ def missing_agent(agent_id: str) -> NotFoundError:
     )
 
 
-async def _check_agent(connection: AsyncConnection, agent_id: str) -> None:
+async def _check_agent(connection: DatabaseConnection, agent_id: str) -> None:
     values = {"project": current_project(), "agent": agent_id}
     if (await connection.execute(_KNOWN, values)).one_or_none() is None:
         raise missing_agent(agent_id)
 
 
 async def _guarded(
-    connection: AsyncConnection,
-    statement: TextClause,
+    connection: DatabaseConnection,
+    statement: Statement,
     values: dict[str, Any],
     *,
     name: str = "",
     agent_id: str = "",
-) -> CursorResult[Any]:
+) -> StatementResult:
     """Executes a statement; raises the domain error for a violated constraint."""
     try:
         return await connection.execute(statement, values)
-    except IntegrityError as error:
+    except asyncpg.IntegrityConstraintViolationError as error:
         if is_unknown_agent(error):
             raise missing_agent(agent_id) from error
         raise _name_taken(name) from error
 
 
-def is_unknown_agent(error: IntegrityError) -> bool:
+def is_unknown_agent(error: asyncpg.IntegrityConstraintViolationError) -> bool:
     """Returns whether the error is the violated foreign key to the agent."""
-    return getattr(driver_error(error), "constraint_name", None) == "agent_archives_agent"
+    return error.constraint_name == "agent_archives_agent"
 
 
 def _name_taken(name: str) -> AlreadyExistsError:

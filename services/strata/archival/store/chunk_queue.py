@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from sqlalchemy import text
-
 from strata.archival.domain.chunks import ChunkBatch, QueuedSet, SetState
 from strata.archival.store.rows import chunk_columns, to_chunk
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.project_turns import ProjectRoundRobin, projects_in_turn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 from strata.shared.waiting_work import any_row_sql
@@ -26,7 +24,7 @@ ABANDONED_AFTER = timedelta(hours=1)
 """Age without a new chunk after which an upload is dropped."""
 ANY_WAITING_SET = any_row_sql("archival.chunk_sets", _WAITING)
 """SQL expression: whether a set waits for the indexer; with the parameter ``abandoned``."""
-_CLAIM = text(
+_CLAIM = sql(
     f"""
     WITH RECURSIVE {projects_in_turn("archival.chunk_sets", _WAITING)},
     waiting AS MATERIALIZED (
@@ -41,7 +39,7 @@ _CLAIM = text(
     SELECT * FROM waiting WHERE pg_try_advisory_xact_lock(hashtextextended(id, 1)) LIMIT 1
     """
 )
-_NEXT = text(
+_NEXT = sql(
     f"""
     SELECT s.folder_id, s.file_id, {chunk_columns("c")}
     FROM archival.chunk_sets s JOIN archival.file_chunks c
@@ -51,7 +49,7 @@ _NEXT = text(
     """
 )
 # Does not overwrite a reset for a new index that happened meanwhile.
-_INDEXED = text(
+_INDEXED = sql(
     """
     WITH noted AS (
         UPDATE archival.chunk_sets SET indexed_count = :after, queue_time = now()
@@ -62,20 +60,20 @@ _INDEXED = text(
         WHERE project_id = :project AND id = :set AND state = 'serving') AS serves
     """
 )
-_PUT_BACK = text(
+_PUT_BACK = sql(
     "UPDATE archival.chunk_sets SET queue_time = now() WHERE project_id = :project AND id = :set"
 )
-_ABANDON = text(
+_ABANDON = sql(
     "UPDATE archival.chunk_sets SET state = 'dropped' WHERE project_id = :project AND id = :set"
     " AND state = 'staged' AND queue_time < now() - CAST(:abandoned AS interval)"
 )
 # The foreign key deletes its remaining chunks.
-_FORGET = text(
+_FORGET = sql(
     "DELETE FROM archival.chunk_sets"
     " WHERE project_id = :project AND id = :set AND state = 'dropped'"
 )
 _UNINDEXED = "state = 'serving' AND indexed_count < chunk_count"
-_LAG = text(
+_LAG = sql(
     f"""
     WITH RECURSIVE {projects_in_turn("archival.chunk_sets", _UNINDEXED)}
     SELECT (SELECT coalesce(sum(chunk_count - indexed_count), 0)::bigint FROM (
@@ -88,7 +86,7 @@ _LAG = text(
         ORDER BY queue_time LIMIT 1) oldest
     """
 )
-_ALL_AGAIN = text("UPDATE archival.chunk_sets SET indexed_count = 0 WHERE indexed_count > 0")
+_ALL_AGAIN = sql("UPDATE archival.chunk_sets SET indexed_count = 0 WHERE indexed_count > 0")
 _TRIES = 16
 
 

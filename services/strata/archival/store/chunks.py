@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, TextClause, text
-
 from strata.archival.domain.chunks import FileChunk, FileProgress, StoredChunk, split_key
 from strata.archival.store.rows import (
     CHUNK_COLUMNS,
@@ -20,8 +18,7 @@ from strata.archival.store.rows import (
 from strata.archival.store.words import query_sql, storable
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
 from strata.shared.ids import new_id
 from strata.shared.search.result_merge import DatabaseSnapshot
 
@@ -38,12 +35,12 @@ _IN_FOLDERS = """
 # Maximum of matches that are ranked: ranking costs more than matching.
 _MOST_RANKED = 20_000
 
-_BEGIN = text(
+_BEGIN = sql(
     "INSERT INTO archival.chunk_sets (project_id, id, folder_id, file_id, state)"
     " VALUES (:project, :set, :folder, :file, 'staged')"
 )
 # The lock on the set excludes a concurrent deletion of the file.
-_ADD = text(
+_ADD = sql(
     f"""
     WITH staged_set AS (
         UPDATE archival.chunk_sets SET queue_time = now()
@@ -55,13 +52,13 @@ _ADD = text(
     """
 )
 # Serialises the replacements of one file's set.
-_LOCK_FILE = text(
+_LOCK_FILE = sql(
     """
     SELECT pg_advisory_xact_lock(hashtextextended(:project || '/' || file_id, 0))
     FROM archival.chunk_sets WHERE project_id = :project AND id = :set
     """
 )
-_SAME = text(
+_SAME = sql(
     """
     SELECT 1 FROM archival.chunk_sets old JOIN archival.chunk_sets new
         ON new.project_id = old.project_id AND new.file_id = old.file_id
@@ -69,7 +66,7 @@ _SAME = text(
       AND old.state = 'serving' AND old.digest = :digest AND old.folder_id = new.folder_id
     """
 )
-_RETIRE = text(
+_RETIRE = sql(
     """
     UPDATE archival.chunk_sets old SET state = 'dropped', queue_time = now()
     FROM archival.chunk_sets new
@@ -78,21 +75,21 @@ _RETIRE = text(
     RETURNING old.id
     """
 )
-_SERVE = text(
+_SERVE = sql(
     """
     UPDATE archival.chunk_sets
     SET state = 'serving', chunk_count = :count, digest = :digest, queue_time = now()
     WHERE project_id = :project AND id = :set AND state = 'staged'
     """
 )
-_DISCARD = text(
+_DISCARD = sql(
     "UPDATE archival.chunk_sets SET state = 'dropped', queue_time = now()"
     " WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id"
 )
 # A folder may have millions of chunks, which one statement would not delete in its time.
 _DROPPED_AT_ONCE = 20
 # Locked in the order of their ids, as in a replacement; ids sort by creation.
-_DROP = text(
+_DROP = sql(
     """
     WITH dropped_sets AS (
         SELECT id FROM archival.chunk_sets
@@ -105,11 +102,11 @@ _DROP = text(
     """
 )
 # Texts are deleted at once; the set stays until it is removed from the index.
-_DELETE_CHUNKS = text(
+_DELETE_CHUNKS = sql(
     "DELETE FROM archival.file_chunks"
     " WHERE project_id = :project AND set_id = ANY(CAST(:sets AS text[]))"
 )
-_PROGRESS = text(
+_PROGRESS = sql(
     """
     SELECT file_id, chunk_count, indexed_count FROM archival.chunk_sets
     WHERE project_id = :project AND state = 'serving' AND file_id = ANY(CAST(:files AS text[]))
@@ -118,7 +115,7 @@ _PROGRESS = text(
 )
 
 
-_BY_KEYS = text(
+_BY_KEYS = sql(
     f"""
     SELECT {_CHUNK}
     FROM unnest(CAST(:sets AS text[]), CAST(:ordinals AS integer[])) k(set_id, ordinal),
@@ -142,8 +139,8 @@ def _by_words_sql(where: str) -> str:
     """
 
 
-_BY_ALL_WORDS = text(_by_words_sql(""))
-_BY_WAITING_WORDS = text(
+_BY_ALL_WORDS = sql(_by_words_sql(""))
+_BY_WAITING_WORDS = sql(
     _by_words_sql("AND s.indexed_count < s.chunk_count AND c.ordinal >= s.indexed_count")
 )
 
@@ -226,7 +223,7 @@ class PostgresFileChunkStore:
         async with self._database.transaction(read_only=True) as connection:
             return await _find(connection, _BY_ALL_WORDS, words, folder_ids, limit)
 
-    async def _discard(self, connection: AsyncConnection, set_id: str) -> None:
+    async def _discard(self, connection: DatabaseConnection, set_id: str) -> None:
         chunk_ids = [row.id for row in await connection.execute(_DISCARD, _of(set_id))]
         if chunk_ids:
             await _delete_chunks(connection, chunk_ids)
@@ -236,8 +233,8 @@ class PostgresFileChunkStore:
 class _Snapshot:
     """Implements `DatabaseSnapshot`."""
 
-    connection: AsyncConnection
-    statement: TextClause
+    connection: DatabaseConnection
+    statement: Statement
     words: str
     folder_ids: Sequence[str]
     limit: int
@@ -260,8 +257,8 @@ class _Snapshot:
 
 
 async def _find(
-    connection: AsyncConnection,
-    statement: TextClause,
+    connection: DatabaseConnection,
+    statement: Statement,
     words: str,
     folder_ids: Sequence[str],
     limit: int,
@@ -276,7 +273,7 @@ async def _find(
     return [(_to_stored_chunk(row), row.rank) for row in rows]
 
 
-async def _delete_chunks(connection: AsyncConnection, set_ids: Sequence[str]) -> int:
+async def _delete_chunks(connection: DatabaseConnection, set_ids: Sequence[str]) -> int:
     deleted = await connection.execute(
         _DELETE_CHUNKS, {"project": current_project(), "sets": list(set_ids)}
     )
@@ -287,7 +284,7 @@ def _of(set_id: str) -> dict[str, Any]:
     return {"project": current_project(), "set": set_id}
 
 
-def _to_stored_chunk(row: Row[Any]) -> StoredChunk:
+def _to_stored_chunk(row: Row) -> StoredChunk:
     return StoredChunk(row.set_id, row.file_id, to_chunk(row))
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import text
-
 from strata.archival.domain.chunks import ChunkBatch
 from strata.archival.store.rows import chunk_columns, to_chunk
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
-_COUNT = text("SELECT count(*) FROM archival.passages")
-_AFTER = text(
+_COUNT = sql("SELECT count(*) FROM archival.passages")
+_AFTER = sql(
     "SELECT project_id, id FROM archival.passages WHERE (project_id, id) > (:project, :id)"
     " ORDER BY project_id, id LIMIT :limit"
 )
-_OF_ARCHIVE = text(
+_OF_ARCHIVE = sql(
     """
     SELECT id, create_time FROM archival.passages
     WHERE project_id = :project AND archive_id = :archive AND NOT purge
@@ -24,7 +22,7 @@ _OF_ARCHIVE = text(
     ORDER BY create_time, id LIMIT :limit
     """
 )
-_OF_ARCHIVE_FIRST = text(
+_OF_ARCHIVE_FIRST = sql(
     """
     SELECT id, create_time FROM archival.passages
     WHERE project_id = :project AND archive_id = :archive AND NOT purge
@@ -33,7 +31,7 @@ _OF_ARCHIVE_FIRST = text(
 )
 # Passages that changed after they were read become pending again, even if the indexer has
 # written them: the batch may have overwritten that.
-_CHANGED = text(
+_CHANGED = sql(
     """
     WITH written AS (
         SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:revisions AS bigint[])) w(id, revision)
@@ -47,17 +45,17 @@ _CHANGED = text(
     WHERE p.id IS NULL OR p.deleted
     """
 )
-_COUNT_CHUNKS = text(
+_COUNT_CHUNKS = sql(
     "SELECT coalesce(sum(chunk_count), 0) FROM archival.chunk_sets WHERE state = 'serving'"
 )
-_SET_AFTER = text(
+_SET_AFTER = sql(
     """
     SELECT project_id, id FROM archival.chunk_sets
     WHERE (project_id, id) > (:project, :id) AND state = 'serving' AND chunk_count > 0
     ORDER BY project_id, id LIMIT 1
     """
 )
-_CHUNKS = text(
+_CHUNKS = sql(
     f"""
     SELECT s.folder_id, s.file_id, {chunk_columns("c")}
     FROM archival.chunk_sets s JOIN archival.file_chunks c
@@ -66,14 +64,14 @@ _CHUNKS = text(
     ORDER BY c.ordinal LIMIT :limit
     """
 )
-_ONE_CHUNK = text(
+_ONE_CHUNK = sql(
     f"""
     SELECT {chunk_columns("c")} FROM archival.chunk_sets s JOIN archival.file_chunks c
       ON c.project_id = s.project_id AND c.set_id = s.id
     WHERE s.project_id = :project AND s.id = :set AND s.state = 'serving' AND c.ordinal = :ordinal
     """
 )
-_SERVES = text(
+_SERVES = sql(
     "SELECT 1 FROM archival.chunk_sets"
     " WHERE project_id = :project AND id = :set AND state = 'serving'"
 )

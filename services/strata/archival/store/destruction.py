@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import TextClause, text
-
 from strata.archival.store.rows import EMPTIED, LOCK_PASSAGES, PASSAGES, UNEXPIRED
 from strata.protocol.errors import StrataError, UnavailableError
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Statement, sql
 from strata.shared.logs import get_logger
 from strata.shared.polling import keep_polling
 
@@ -19,14 +16,14 @@ _log = get_logger(__name__)
 _ARCHIVE_BATCH = 50
 
 
-def destroy_sql(which: str, *, limit: str = "") -> TextClause:
+def destroy_sql(which: str, *, limit: str = "") -> Statement:
     """Returns a statement that destroys passages, and returns the numbers of them and versions.
 
     Args:
         which: A condition on passages ``p`` in archives ``a``.
         limit: SQL after the condition, such as an order and a limit.
     """
-    return text(
+    return sql(
         f"""
         WITH destroyed AS (
             SELECT p.id, p.archive_id, p.tags, p.deleted FROM {PASSAGES}
@@ -64,7 +61,7 @@ def destroy_sql(which: str, *, limit: str = "") -> TextClause:
 
 # The cutoff is computed beforehand, because with row security an expression with a column
 # cannot use the index.
-_FIND = text(
+_FIND = sql(
     """
     WITH expiring_archives AS MATERIALIZED (
         SELECT project_id, id, now() - time_to_live * interval '1 second' AS cutoff
@@ -93,7 +90,7 @@ _EXPIRED_SAME = destroy_sql(
 
 
 async def destroy_expired_same(
-    connection: AsyncConnection, project_id: str, archive_id: str, hashes: Sequence[str]
+    connection: DatabaseConnection, project_id: str, archive_id: str, hashes: Sequence[str]
 ) -> None:
     """Destroys expired passages that have the same texts as new ones."""
     values: dict[str, Any] = {"project": project_id, "archive": archive_id, "hashes": list(hashes)}

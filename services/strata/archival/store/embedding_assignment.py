@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import text
-
 from strata.archival.store.archives import missing_archive
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, sql
 from strata.shared.idempotency.keys import request_id_reused
 from strata.shared.idempotency.request_table import answered_or
 from strata.shared.search.indexing.generations import Serving
@@ -30,25 +27,25 @@ from strata.shared.search.reindexing.ledger import (
 SCHEMA = "archival"
 SLOT = "passages"
 
-_WRITTEN = text(
+_WRITTEN = sql(
     "SELECT id, own_model, other_model FROM archival.archives"
     " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
 )
-_LOCK = text(
+_LOCK = sql(
     "SELECT own_model, passage_count FROM archival.archives"
     " WHERE project_id = :project AND id = :id FOR UPDATE"
 )
-_BEGIN = text(
+_BEGIN = sql(
     "UPDATE archival.archives SET other_model = :other WHERE project_id = :project AND id = :id"
 )
-_SERVE = text(
+_SERVE = sql(
     """
     UPDATE archival.archives SET own_model = :own, other_model = CAST(:other AS text),
         embedding_model = :model, embedding_dim = :dim, update_time = now()
     WHERE project_id = :project AND id = :id
     """
 )
-_SETTLE = text(
+_SETTLE = sql(
     "UPDATE archival.archives SET other_model = NULL WHERE project_id = :project AND id = :id"
 )
 
@@ -200,7 +197,7 @@ def own_model(generation: Serving) -> str:
 
 
 async def _repeated(
-    connection: AsyncConnection, archive_id: str, model: str, request_id: str
+    connection: DatabaseConnection, archive_id: str, model: str, request_id: str
 ) -> Reindex | None:
     """Returns the rebuild that the request started; None if it is new."""
     if not request_id:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.archival.domain.history import (
     Author,
@@ -48,12 +47,11 @@ from strata.protocol.errors import (
     UnavailableError,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
 from strata.shared.text_work import run_text_work
 
-_LOCK = text(
+_LOCK = sql(
     f"""
     SELECT {PASSAGE_COLUMNS}, p.change_request_id, p.change_digest, a.time_to_live
     FROM {PASSAGES}
@@ -61,14 +59,14 @@ _LOCK = text(
     {LOCK_PASSAGES}
     """
 )
-_ANSWERED = text(
+_ANSWERED = sql(
     f"""
     SELECT revision, {VERSION_COLUMNS}, deleted, request_digest, create_time
     FROM archival.passage_versions
     WHERE project_id = :project AND passage_id = :id AND request_id = :request
     """
 )
-_VERSION = text(
+_VERSION = sql(
     f"""
     SELECT {VERSION_COLUMNS} FROM archival.passages
     WHERE project_id = :project AND id = :id AND revision = :revision
@@ -78,7 +76,7 @@ _VERSION = text(
     """
 )
 # Copies the old state to the versions and updates counters; the new revision is pending.
-_CHANGE = text(
+_CHANGE = sql(
     f"""
     WITH old_version AS (
         INSERT INTO archival.passage_versions (
@@ -112,7 +110,7 @@ _CHANGE = text(
     """
 )
 # A new text gets new near-duplicates, and loses the supplied vector of the old text.
-_NEW_TEXT = text(
+_NEW_TEXT = sql(
     f"""
     WITH record AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
@@ -125,11 +123,11 @@ _NEW_TEXT = text(
     """
 )
 _PURGE = destroy_sql(f"p.id = :id AND {UNEXPIRED}")
-_IS_THERE = text(
+_IS_THERE = sql(
     f"SELECT 1 FROM {PASSAGES}"
     f" WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}"
 )
-_VERSIONS = text(
+_VERSIONS = sql(
     f"""
     SELECT * FROM (
         SELECT revision, {VERSION_COLUMNS}, update_time AS create_time, origin
@@ -255,7 +253,7 @@ class PostgresPassageHistory:
         return [_to_version(passage_id, row) for row in rows]
 
 
-async def _lock(connection: AsyncConnection, passage_id: str) -> Row[Any]:
+async def _lock(connection: DatabaseConnection, passage_id: str) -> Row:
     result = await connection.execute(_LOCK, {"project": current_project(), "id": passage_id})
     row = result.one_or_none()
     if row is None:
@@ -264,7 +262,7 @@ async def _lock(connection: AsyncConnection, passage_id: str) -> Row[Any]:
 
 
 async def _answered(
-    connection: AsyncConnection, row: Row[Any], request: RequestKey
+    connection: DatabaseConnection, row: Row, request: RequestKey
 ) -> Passage | None:
     """Returns the passage after the first run of a repeated request; None if it is new."""
     if not request.id:
@@ -293,13 +291,15 @@ async def _answered(
 
 
 async def _answer_unchanged(
-    connection: AsyncConnection, passage: Passage, request: RequestKey
+    connection: DatabaseConnection, passage: Passage, request: RequestKey
 ) -> None:
     """Stores the answer of a request that changed nothing: there is no version with its id."""
     await RECEIPTS.answer(connection, request, {_UNCHANGED: passage.revision})
 
 
-async def _unchanged(connection: AsyncConnection, passage: Passage, answer: Any) -> Passage | None:
+async def _unchanged(
+    connection: DatabaseConnection, passage: Passage, answer: Any
+) -> Passage | None:
     """Returns the passage after a request that changed nothing; None if the request is new."""
     if not isinstance(answer, dict):
         return None
@@ -311,7 +311,7 @@ async def _unchanged(connection: AsyncConnection, passage: Passage, answer: Any)
     return replace(was, revision=revision, deleted=False)
 
 
-async def _as_it_was(connection: AsyncConnection, passage: Passage, revision: int) -> Passage:
+async def _as_it_was(connection: DatabaseConnection, passage: Passage, revision: int) -> Passage:
     values = {"project": current_project(), "id": passage.id, "revision": revision}
     row = (await connection.execute(_VERSION, values)).one_or_none()
     if row is None:
@@ -340,7 +340,7 @@ def _labelled(new: Passage, old: Passage, change: PassageChange) -> Passage:
     return replace(new, origin=replace(new.origin, taint=taint))
 
 
-def _with_version(passage: Passage, row: Row[Any]) -> Passage:
+def _with_version(passage: Passage, row: Row) -> Passage:
     return replace(passage, **content_values(row))
 
 
@@ -354,8 +354,8 @@ def _check_revision(passage: Passage, change: PassageChange) -> None:
 
 
 async def _apply(
-    connection: AsyncConnection,
-    row: Row[Any],
+    connection: DatabaseConnection,
+    row: Row,
     new: Passage,
     change: PassageChange,
     operation: Operation,
@@ -391,11 +391,11 @@ async def _apply(
     }
     try:
         return to_passage((await connection.execute(_CHANGE, values)).one())
-    except IntegrityError as error:
+    except asyncpg.IntegrityConstraintViolationError as error:
         raise _same_text() from error
 
 
-async def _check_alone(connection: AsyncConnection, row: Row[Any], content_hash: str) -> None:
+async def _check_alone(connection: DatabaseConnection, row: Row, content_hash: str) -> None:
     if row.time_to_live:
         project = current_project()
         await destroy_expired_same(connection, project, row.archive_id, [content_hash])
@@ -405,7 +405,7 @@ async def _check_alone(connection: AsyncConnection, row: Row[Any], content_hash:
 
 
 async def _compare(
-    connection: AsyncConnection, new: Passage, content: NewText | None, now: datetime
+    connection: DatabaseConnection, new: Passage, content: NewText | None, now: datetime
 ) -> None:
     if content is None:
         signature = await run_text_work([new.text], lambda: signature_of(new.text))
@@ -423,7 +423,7 @@ def _same_text() -> AlreadyExistsError:
     return AlreadyExistsError("The archive has a passage with this text already.")
 
 
-def _to_version(passage_id: str, row: Row[Any]) -> PassageVersion:
+def _to_version(passage_id: str, row: Row) -> PassageVersion:
     origin = origin_from_json(row.origin)
     operation, author = change_from_json(row.change, row.revision, origin)
     return PassageVersion(

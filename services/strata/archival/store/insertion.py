@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.archival.domain.passages import (
     Archive,
@@ -35,14 +34,13 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, UnavailableError
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 from strata.shared.idempotency.keys import RequestKey, check_same_request, request_id_reused
 from strata.shared.text_work import run_text_work
 
 _MOST_VIOLATIONS = 20
 _NEAR_CHARS = 500
-_RESOLVE = text(
+_RESOLVE = sql(
     f"""
     SELECT now() AS now, a.*, p.* FROM (SELECT 1) AS one
     LEFT JOIN (
@@ -64,7 +62,7 @@ _RESOLVE = text(
     """
 )
 # Concurrent transactions may violate any of the archive's keys, so no constraint is named.
-_OWN_ARCHIVE = text(
+_OWN_ARCHIVE = sql(
     f"""
     WITH created AS ({INSERT_ARCHIVE} ON CONFLICT DO NOTHING RETURNING id)
     INSERT INTO archival.agent_archives (project_id, agent_id, archive_id)
@@ -128,9 +126,9 @@ def _insert_sql(*, alone: bool) -> str:
     """
 
 
-_INSERT = text(_insert_sql(alone=False))
-_INSERT_ALONE = text(_insert_sql(alone=True))
-_SAME = text(
+_INSERT = sql(_insert_sql(alone=False))
+_INSERT_ALONE = sql(_insert_sql(alone=True))
+_SAME = sql(
     f"""
     SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
     WHERE p.project_id = :project AND p.archive_id = :archive AND NOT p.deleted
@@ -172,7 +170,7 @@ async def insert_alone(
 
 
 async def insert_passages(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     archive_ref: ArchiveRef,
     passages: Sequence[NewPassage],
     template: Archive,
@@ -218,7 +216,7 @@ async def insert_passages(
 
 
 async def _store(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     values: dict[str, Any],
     passages: Sequence[NewPassage],
     request: RequestKey,
@@ -264,15 +262,15 @@ async def _records(passages: Sequence[NewPassage], archive_id: str) -> str:
     )
 
 
-def _inserted(item: NewPassage, archive_id: str, row: Row[Any]) -> InsertedPassage:
+def _inserted(item: NewPassage, archive_id: str, row: Row) -> InsertedPassage:
     passage = _as_stored(item, archive_id, tuple(row.near_ids))
     taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
     return InsertedPassage(passage, False, tuple(row.near_texts), taints)
 
 
 async def _own_archive(
-    connection: AsyncConnection, values: dict[str, Any], template: Archive
-) -> Row[Any]:
+    connection: DatabaseConnection, values: dict[str, Any], template: Archive
+) -> Row:
     if values["archive"]:
         raise missing_archive(values["archive"])
     archive_parameters = {**archive_values(template), "project": values["project"], "request": ""}
@@ -280,7 +278,7 @@ async def _own_archive(
     for name in (template.name, f"{template.name} ({template.id})"):
         try:
             await connection.execute(_OWN_ARCHIVE, {**archive_parameters, "name": name})
-        except IntegrityError as error:
+        except asyncpg.IntegrityConstraintViolationError as error:
             if is_unknown_agent(error):
                 raise missing_agent(values["agent"]) from error
             raise
@@ -292,7 +290,7 @@ async def _own_archive(
 
 
 async def same_texts(
-    connection: AsyncConnection, archive_id: str, hashes: Sequence[str]
+    connection: DatabaseConnection, archive_id: str, hashes: Sequence[str]
 ) -> dict[str, Passage]:
     """Returns the passages of an archive with the same texts, by hash."""
     if not hashes:
@@ -302,7 +300,7 @@ async def same_texts(
     return {row.content_hash: to_passage(row) for row in rows}
 
 
-def _check_passages(archive: Row[Any], passages: Sequence[NewPassage]) -> None:
+def _check_passages(archive: Row, passages: Sequence[NewPassage]) -> None:
     """Raises if the archive cannot hold one of the passages.
 
     Raises:

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import TextClause, text
-
 from strata.archival.domain.history import UploadProgress
 from strata.archival.domain.passages import (
     Archive,
@@ -43,25 +41,24 @@ from strata.archival.store.words import (
 )
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Statement, sql
 from strata.shared.idempotency.keys import RequestKey, request_id_reused
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.vectors.stop_words import without_stop_words
 
-_GET = text(
+_GET = sql(
     f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
     f" WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}"
 )
 # One row without an archive for an agent that has none, and no row if there is no such agent.
-_ARCHIVES = text(
+_ARCHIVES = sql(
     """
     SELECT x.archive_id FROM archival.agents a LEFT JOIN archival.agent_archives x
         ON x.project_id = :project AND x.agent_id = a.agent_id
     WHERE a.project_id = :project AND a.agent_id = :agent ORDER BY x.archive_id
     """
 )
-_MISSING_ARCHIVE = text(
+_MISSING_ARCHIVE = sql(
     """
     SELECT named.id FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS named(id, place)
     WHERE NOT EXISTS (
@@ -153,7 +150,7 @@ class PostgresPassageStore:
             return completed
 
     async def _state(
-        self, connection: AsyncConnection, request: RequestKey, progress: UploadProgress
+        self, connection: DatabaseConnection, request: RequestKey, progress: UploadProgress
     ) -> UploadProgress:
         if not request.id:
             return progress
@@ -183,7 +180,7 @@ class PostgresPassageStore:
         if cursor is not None:
             conditions.append("(p.create_time, p.id) > (:after_time, :after_id)")
             values["after_time"], values["after_id"] = cursor
-        statement = text(
+        statement = sql(
             f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
             f" WHERE {' AND '.join(conditions)} ORDER BY p.create_time, p.id LIMIT :count"
         )
@@ -229,7 +226,7 @@ class PostgresPassageStore:
 class _Snapshot:
     """Implements `DatabaseSnapshot`."""
 
-    connection: AsyncConnection
+    connection: DatabaseConnection
     words: str
     within: Filter
     limit: int
@@ -248,7 +245,7 @@ class _Snapshot:
 
 
 async def _find(
-    connection: AsyncConnection, words: str, within: Filter, limit: int, *more: str
+    connection: DatabaseConnection, words: str, within: Filter, limit: int, *more: str
 ) -> list[tuple[Passage, float]]:
     values = {
         **_filter_values(within),
@@ -264,9 +261,9 @@ async def _find(
 
 # The cache has one statement for each combination of conditions; values are bound.
 @cache
-def _by_ids(conditions: tuple[str, ...]) -> TextClause:
+def _by_ids(conditions: tuple[str, ...]) -> Statement:
     # Forces a lookup by id first, even if statistics of a growing table are outdated.
-    return text(
+    return sql(
         f"""
         WITH by_id AS MATERIALIZED (
             SELECT * FROM archival.passages
@@ -278,8 +275,8 @@ def _by_ids(conditions: tuple[str, ...]) -> TextClause:
 
 
 @cache
-def _by_words(conditions: tuple[str, ...]) -> TextClause:
-    return text(
+def _by_words(conditions: tuple[str, ...]) -> Statement:
+    return sql(
         f"""
         WITH search AS ({query_sql("english", "simple")}), matches AS (
             SELECT p.*, search.query, {pairs_sql("p.text")} AS matched_pairs

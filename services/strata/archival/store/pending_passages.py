@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
-
-from sqlalchemy import Row, text
 
 from strata.archival.domain.passages import Passage, SuppliedVector
 from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
-from strata.shared.db import Database
+from strata.shared.db import Database, Row, sql
 from strata.shared.project_turns import PendingBatch, PendingInTurn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 from strata.shared.waiting_work import any_row_sql
@@ -29,7 +26,7 @@ _SETTLED = (
 )
 ANY_SETTLED_TOMBSTONE = any_row_sql("archival.passages", _SETTLED, order="update_time")
 """SQL expression: whether a tombstone is to be removed for the last time; see `SETTLED_AFTER`."""
-_LAST_TIME = text(
+_LAST_TIME = sql(
     f"""
     UPDATE archival.passages p SET indexed_revision = 0 FROM (
         SELECT project_id, id FROM archival.passages WHERE {_SETTLED}
@@ -39,7 +36,7 @@ _LAST_TIME = text(
 )
 SETTLED_AFTER = timedelta(minutes=10)
 """Maximum duration of a write to the index."""
-_LOAD = text(
+_LOAD = sql(
     f"""
     SELECT {PASSAGE_COLUMNS}, v.model, v.vector FROM archival.passages p
     LEFT JOIN archival.passage_vectors v ON v.project_id = p.project_id AND v.passage_id = p.id
@@ -48,7 +45,7 @@ _LOAD = text(
 )
 # A revision made while this one was indexed keeps the passage pending, even if another replica has
 # indexed it meanwhile: this write may have overwritten that.
-_DONE = text(
+_DONE = sql(
     """
     WITH indexed AS (
         SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:revisions AS bigint[])) d(id, revision)
@@ -69,7 +66,7 @@ _DONE = text(
     WHERE p.id IS NULL OR (p.purge AND p.revision <> indexed.revision)
     """
 )
-_ALL_AGAIN = text("UPDATE archival.passages SET indexed_revision = 0 WHERE indexed_revision > 0")
+_ALL_AGAIN = sql("UPDATE archival.passages SET indexed_revision = 0 WHERE indexed_revision > 0")
 
 
 class PendingPassages:
@@ -130,7 +127,7 @@ class PendingPassages:
             return int((await connection.execute(_ALL_AGAIN)).rowcount)
 
 
-def _to_passage(row: Row[Any]) -> Passage:
+def _to_passage(row: Row) -> Passage:
     if row.vector is None:
         return to_passage(row)
     return replace(to_passage(row), vector=SuppliedVector(row.model, row.vector))

@@ -9,12 +9,11 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row
-
 from strata.archival.domain.chunks import FileChunk
 from strata.archival.domain.history import Author, Operation
 from strata.archival.domain.near_duplicates import BITS
 from strata.archival.domain.passages import Archive, NewPassage, Origin, Passage
+from strata.shared.db import Row
 
 
 def columns_of(table: str, names: Iterable[str]) -> str:
@@ -177,9 +176,9 @@ NEW_CHUNKS = ", ".join(f"CAST(:{name} AS {type_}[])" for name, type_ in _CHUNK.i
 """The parameters of new chunks: an array per column, see `chunk_values`."""
 
 
-def to_archive(row: Row[Any]) -> Archive:
+def to_archive(row: Row) -> Archive:
     """Returns the archive of a row of `ARCHIVE`."""
-    return Archive(**{**row._asdict(), "agent_ids": tuple(row.agent_ids)})
+    return Archive(**{**dict(row), "agent_ids": tuple(row.agent_ids)})
 
 
 def archive_values(archive: Archive) -> dict[str, Any]:
@@ -208,7 +207,7 @@ def archive_from_json(fields: dict[str, Any]) -> Archive:
     )
 
 
-def to_passage(row: Row[Any]) -> Passage:
+def to_passage(row: Row) -> Passage:
     """Returns the passage of a row with `PASSAGE_COLUMNS`."""
     return Passage(
         id=row.id,
@@ -224,7 +223,7 @@ def to_passage(row: Row[Any]) -> Passage:
     )
 
 
-def content_values(row: Row[Any]) -> dict[str, Any]:
+def content_values(row: Row) -> dict[str, Any]:
     """Returns the fields of a passage that its versions have, too."""
     return {
         "text": row.text,
@@ -234,7 +233,7 @@ def content_values(row: Row[Any]) -> dict[str, Any]:
     }
 
 
-def to_chunk(row: Row[Any]) -> FileChunk:
+def to_chunk(row: Row) -> FileChunk:
     """Returns the chunk of a row with `CHUNK_COLUMNS`."""
     return FileChunk(row.ordinal, row.text, row.start_line, row.end_line, row.heading)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, TypeVar
-
-from sqlalchemy import Row
+from typing import TypeVar
 
 from strata.core_memory.domain.blocks import Block, Version
 from strata.core_memory.domain.ports import LabelledBlock, Unit
@@ -32,8 +30,7 @@ from strata.core_memory.store.statements import KNOWN_AGENT
 from strata.core_memory.store.unit import PostgresUnit
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import LostRaceError, answered_or
 
@@ -172,7 +169,7 @@ class PostgresSnapshot:
         connection: In a transaction with snapshot isolation.
     """
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: DatabaseConnection) -> None:
         self._connection = connection
         self._views = PostgresViews.of_transaction(connection)
 
@@ -186,7 +183,7 @@ class PostgresSnapshot:
         return await read_directories(self._views, agent_id, limits)
 
 
-def _agent_memory(rows: Sequence[Row[Any]]) -> AgentMemory:
+def _agent_memory(rows: Sequence[Row]) -> AgentMemory:
     """Returns the memory that the rows of `MEMORY` describe."""
     block_rows = [row for row in rows if row.id is not None]
     return AgentMemory(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import TextClause, text
-
 from strata.core_memory.domain.blocks import EditSelection
 from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT, ViewStatements
 from strata.core_memory.store.rows import BLOCK, content_of
-from strata.shared.db import text_with_columns
+from strata.shared.db import Statement, sql
 
 # Equal fingerprints mean equal blocks in equal order, and the same windows into the same
 # files: then values and agents are not returned. Without blocks there is one empty row.
@@ -19,7 +17,7 @@ _READ = (
 )
 _BLOCKS_DIGEST = "coalesce(md5(string_agg(id || '@' || revision, ',' ORDER BY position)), '0')"
 _FINGERPRINT = "blocks || CASE directories WHEN '' THEN '' ELSE '+' || md5(directories) END"
-MEMORY = text_with_columns(
+MEMORY = sql(
     f"""
     WITH attached AS (
         SELECT b.*, x.position FROM core_memory.attachments x
@@ -38,8 +36,7 @@ MEMORY = text_with_columns(
                 WHERE n.project_id = :project AND n.block_id = attached.id) END AS agent_ids
     FROM memory_state LEFT JOIN attached ON true
     ORDER BY position
-    """,
-    f"{_READ}, value, agent_ids",
+    """
 )
 MEMORY_VIEWS = ViewStatements.with_fingerprint(
     f"""(
@@ -53,10 +50,10 @@ MEMORY_VIEWS = ViewStatements.with_fingerprint(
     """
 )
 """Read folders and texts with the fingerprint that `MEMORY` returns."""
-BLOCK_BY_ID = text(
+BLOCK_BY_ID = sql(
     f"SELECT {BLOCK} FROM core_memory.blocks b WHERE b.project_id = :project AND b.id = :block"
 )
-LABELLED = text(
+LABELLED = sql(
     f"""
     WITH b AS (
         SELECT l.* FROM core_memory.attachments x
@@ -70,7 +67,7 @@ LABELLED = text(
     """
 )
 # A block has a label for the agent while it is attached and its newest version has that label.
-LAST_LABELLED = text(
+LAST_LABELLED = sql(
     f"""
     WITH attached_blocks AS (
         SELECT block_id, attach_time, detach_time FROM core_memory.attachment_history
@@ -133,13 +130,13 @@ def _past(members: str) -> str:
     """
 
 
-AS_OF = text(
+AS_OF = sql(
     f"""
     WITH {_past("(SELECT CAST(:block AS text) AS block_id, 0 AS position)")}
     SELECT {_PAST_BLOCK} FROM b
     """
 )
-AGENT_BLOCKS = text(
+AGENT_BLOCKS = sql(
     f"""
     SELECT {BLOCK}, x.position FROM core_memory.attachments x
     JOIN core_memory.blocks b ON b.project_id = x.project_id AND b.id = x.block_id
@@ -149,7 +146,7 @@ AGENT_BLOCKS = text(
     ORDER BY x.position LIMIT :count
     """
 )
-AGENT_BLOCKS_AS_OF = text(
+AGENT_BLOCKS_AS_OF = sql(
     f"""
     WITH attached_blocks AS (
         SELECT block_id, position FROM core_memory.attachments
@@ -165,7 +162,7 @@ AGENT_BLOCKS_AS_OF = text(
     ORDER BY b.position LIMIT :count
     """
 )
-VERSIONS = text(
+VERSIONS = sql(
     """
     SELECT * FROM core_memory.block_versions
     WHERE project_id = :project AND block_id = :block
@@ -173,7 +170,7 @@ VERSIONS = text(
     ORDER BY revision DESC LIMIT :count
     """
 )
-VALUES = text(
+VALUES = sql(
     """
     SELECT revision, value FROM core_memory.block_versions
     WHERE project_id = :project AND block_id = :block
@@ -182,23 +179,23 @@ VALUES = text(
 )
 
 
-def project_blocks_statement(*, labelled: bool, deleted: bool) -> TextClause:
+def project_blocks_statement(*, labelled: bool, deleted: bool) -> Statement:
     """Returns the statement that lists blocks of a project, with conditions that fit an index."""
     conditions = ["b.project_id = :project", "b.id > :after"]
     if labelled:
         conditions.append("b.label = :label")
     if not deleted:
         conditions.append("b.delete_time IS NULL")
-    return text(
+    return sql(
         f"SELECT {BLOCK} FROM core_memory.blocks b WHERE {' AND '.join(conditions)}"
         " ORDER BY b.id LIMIT :count"
     )
 
 
-def edits_statement(selection: EditSelection) -> TextClause:
+def edits_statement(selection: EditSelection) -> Statement:
     """Returns the statement that lists the matching versions, newest first in each block."""
     conditions = [_CONDITIONS[name] for name in edits_parameters(selection)]
-    return text(
+    return sql(
         "SELECT block_id, revision FROM core_memory.block_versions WHERE "
         + " AND ".join(["project_id = :project", *conditions])
         + " ORDER BY block_id, revision DESC"

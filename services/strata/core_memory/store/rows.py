@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Row
-
 from strata.core_memory.domain.blocks import Authorship, Block, EditorKind, Origin, Version
+from strata.shared.db import Row
 
 # The columns that a block and its versions share, with their types.
 _CONTENT = {
@@ -81,7 +80,7 @@ BLOCK = f"""
 """
 
 
-def to_block(row: Row[Any]) -> Block:
+def to_block(row: Row) -> Block:
     """Returns the block of a row of `BLOCK`."""
     return Block(
         id=row.id,
@@ -100,7 +99,7 @@ def to_block(row: Row[Any]) -> Block:
     )
 
 
-def to_version(row: Row[Any]) -> Version:
+def to_version(row: Row) -> Version:
     """Returns the version of a row of ``block_versions``."""
     origin = Origin(
         agent_id=row.agent_id,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
 from strata.core_memory.files.store.rows import PROMPT_LIMIT
 from strata.core_memory.request_table import REQUESTS
 from strata.core_memory.store.rows import (
@@ -15,6 +13,7 @@ from strata.core_memory.store.rows import (
     VERSION_COLUMNS,
     VERSION_VALUES,
 )
+from strata.shared.db import sql
 
 _REQUEST = f"request AS ({REQUESTS.insert})"
 _CHANGES = f"changes AS (SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD}))"
@@ -39,7 +38,7 @@ _ADD_HISTORY = """
 
 # Reads the request and locks the block in one statement. The lock is in a CTE, because an
 # outer join cannot be locked; it returns the newest row, after waiting for it.
-LOCK_BLOCK = text(
+LOCK_BLOCK = sql(
     f"""
     WITH b AS (
         SELECT * FROM core_memory.blocks
@@ -52,7 +51,7 @@ LOCK_BLOCK = text(
     """
 )
 # Locked in order of id, to exclude deadlocks.
-LOCK_BLOCKS = text(
+LOCK_BLOCKS = sql(
     f"""
     WITH b AS (
         SELECT * FROM core_memory.blocks
@@ -66,7 +65,7 @@ LOCK_BLOCKS = text(
     """
 )
 # After waiting for the lock, the condition on the block is checked again.
-LOCK_LABELLED = text(
+LOCK_LABELLED = sql(
     f"""
     WITH b AS (
         SELECT l.* FROM core_memory.attachments x
@@ -84,7 +83,7 @@ LOCK_LABELLED = text(
     LEFT JOIN b ON true
     """
 )
-INSERT = text(
+INSERT = sql(
     f"""
     WITH {_CHANGES}, {_REQUEST}, new_blocks AS ({_INSERT_BLOCKS}), new_attachments AS (
         {_INSERT_ATTACHMENTS}
@@ -93,8 +92,8 @@ INSERT = text(
     {_INSERT_VERSIONS}
     """
 )
-INSERT_ALL = text(f"WITH {_CHANGES}, new_blocks AS ({_INSERT_BLOCKS}) {_INSERT_VERSIONS}")
-UPDATE = text(
+INSERT_ALL = sql(f"WITH {_CHANGES}, new_blocks AS ({_INSERT_BLOCKS}) {_INSERT_VERSIONS}")
+UPDATE = sql(
     f"""
     WITH {_CHANGES}, {_REQUEST}, changed_blocks AS (
         UPDATE core_memory.blocks b SET
@@ -109,8 +108,8 @@ UPDATE = text(
     {_INSERT_VERSIONS}
     """
 )
-PURGE = text("DELETE FROM core_memory.blocks WHERE project_id = :project AND id = :block")
-ATTACH = text(
+PURGE = sql("DELETE FROM core_memory.blocks WHERE project_id = :project AND id = :block")
+ATTACH = sql(
     f"""
     {_INSERT_ATTACHMENTS}
     SELECT :project, :agent, r.id, r.label, :time
@@ -119,7 +118,7 @@ ATTACH = text(
     ON CONFLICT (project_id, agent_id, block_id) DO NOTHING
     """
 )
-DETACH = text(
+DETACH = sql(
     f"""
     WITH detached AS (
         DELETE FROM core_memory.attachments
@@ -128,7 +127,7 @@ DETACH = text(
     {_ADD_HISTORY}
     """
 )
-BEGIN_AGENT = text(
+BEGIN_AGENT = sql(
     f"""
     INSERT INTO core_memory.prepared_agents
         (project_id, agent_id, {", ".join(PROMPT_LIMIT)}, prompt_revision)
@@ -138,11 +137,11 @@ BEGIN_AGENT = text(
 )
 # Locked first: the next statement sees blocks that were attached to the followed agent before,
 # and a later attachment waits for this transaction and then applies to both.
-LOCK_FOLLOWED = text(
+LOCK_FOLLOWED = sql(
     "SELECT agent_id FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :followed FOR UPDATE"
 )
-FOLLOW = text(
+FOLLOW = sql(
     f"""
     WITH follower AS (
         UPDATE core_memory.prepared_agents SET follows_agent_id = :followed
@@ -154,21 +153,21 @@ FOLLOW = text(
     ON CONFLICT DO NOTHING
     """
 )
-LOCK_PROMPT = text(
+LOCK_PROMPT = sql(
     f"SELECT {', '.join(PROMPT_LIMIT)} FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :agent FOR NO KEY UPDATE"
 )
-PROMPT_SIZE = text(
+PROMPT_SIZE = sql(
     """
     SELECT plain_bytes, numbered_bytes FROM core_memory.prompt_sizes(
         ARRAY[CAST(:project AS text)], ARRAY[CAST(:agent AS text)])
     """
 )
-RAISE_PROMPT = text(
+RAISE_PROMPT = sql(
     "UPDATE core_memory.prepared_agents SET prompt_limit_bytes = CAST(:limit AS bigint)"
     " WHERE project_id = :project AND agent_id = :agent"
 )
-SET_PROMPT = text(
+SET_PROMPT = sql(
     f"""
     UPDATE core_memory.prepared_agents SET
         {", ".join(f"{name} = {value}" for name, value in PROMPT_LIMIT.items())},
@@ -176,12 +175,12 @@ SET_PROMPT = text(
     WHERE project_id = :project AND agent_id = :agent AND prompt_revision <= :revision
     """
 )
-LABELS = text(
+LABELS = sql(
     "SELECT id, label FROM core_memory.blocks"
     " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) AND delete_time IS NULL"
     " ORDER BY id FOR SHARE"
 )
-ATTACHED = text(
+ATTACHED = sql(
     f"""
     SELECT {BLOCK} FROM core_memory.attachments x
     JOIN core_memory.blocks b ON b.project_id = x.project_id AND b.id = x.block_id
@@ -192,7 +191,7 @@ ATTACHED = text(
 # Locked first, so that the next statement sees concurrent attachments. The agent's blocks are
 # locked too, in order of id. As in all changes of blocks, a block is locked before its
 # attachments and before the agent.
-LOCK_MADE_FOR = text(
+LOCK_MADE_FOR = sql(
     """
     SELECT b.id FROM core_memory.blocks b
     WHERE b.project_id = :project AND b.id IN (
@@ -204,7 +203,7 @@ LOCK_MADE_FOR = text(
     ORDER BY b.id FOR NO KEY UPDATE OF b
     """
 )
-DETACH_ALL = text(
+DETACH_ALL = sql(
     f"""
     WITH deleted_agent AS (
         DELETE FROM core_memory.prepared_agents
@@ -218,7 +217,7 @@ DETACH_ALL = text(
     RETURNING block_id
     """
 )
-MADE_FOR = text(
+MADE_FOR = sql(
     f"""
     SELECT {BLOCK} FROM core_memory.blocks b
     WHERE b.project_id = :project AND b.made_for = :agent AND b.delete_time IS NULL
@@ -227,20 +226,20 @@ MADE_FOR = text(
         WHERE x.project_id = b.project_id AND x.block_id = b.id)
     """
 )
-VALUE_AT = text(
+VALUE_AT = sql(
     "SELECT value FROM core_memory.block_versions"
     " WHERE project_id = :project AND block_id = :block AND revision = :revision"
 )
-REVERTS = text(
+REVERTS = sql(
     "SELECT block_id, revision, undoes FROM core_memory.block_versions"
     " WHERE project_id = :project AND block_id = ANY(CAST(:ids AS text[])) AND undoes <> ''"
 )
-VERSIONS_AT = text(
+VERSIONS_AT = sql(
     "SELECT * FROM core_memory.block_versions"
     " WHERE project_id = :project AND block_id = :block"
     " AND revision = ANY(CAST(:revisions AS bigint[]))"
 )
-KNOWN_AGENT = text(
+KNOWN_AGENT = sql(
     "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
 )
 """Returns a row if an agent exists."""

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CursorResult, TextClause
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.core_memory.domain.blocks import (
     Authorship,
@@ -57,8 +56,7 @@ from strata.core_memory.store.statements import (
     VERSIONS_AT,
 )
 from strata.shared.context import current_project
-from strata.shared.db.async_engine import AsyncConnection
-from strata.shared.db.errors import driver_error
+from strata.shared.db import DatabaseConnection, Statement, StatementResult
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError
 
@@ -66,7 +64,7 @@ from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError
 class PostgresUnit:
     """One transaction over the blocks of the calling project; see `domain.ports.Unit`."""
 
-    def __init__(self, connection: AsyncConnection, request: RequestKey) -> None:
+    def __init__(self, connection: DatabaseConnection, request: RequestKey) -> None:
         self._connection = connection
         self._request = request
         self._project = current_project()
@@ -167,11 +165,8 @@ class PostgresUnit:
     async def check_update_all(self, changes: Sequence[tuple[Block, Authorship]]) -> None:
         """Raises the errors of `update_all`, and stores nothing."""
         # Labels and the sizes of prompts are checked by the database, so only a write finds them.
-        savepoint = await self._connection.begin_nested()
-        try:
+        async with self._connection.undone():
             await self._update(changes, REQUESTS.values(RequestKey(), b"", ANY_SUBJECT))
-        finally:
-            await savepoint.rollback()
 
     async def _update(
         self, changes: Sequence[tuple[Block, Authorship]], request: Mapping[str, Any]
@@ -285,15 +280,15 @@ class PostgresUnit:
             raise ReplayedError(response)
 
     async def _run(
-        self, statement: TextClause, *, taken: str = "", **parameters: Any
-    ) -> CursorResult[Any]:
+        self, statement: Statement, *, taken: str = "", **parameters: Any
+    ) -> StatementResult:
         """Executes a statement; `taken` is the label that the error names if it is taken."""
         try:
             return await self._connection.execute(
                 statement, {"project": self._project, **parameters}
             )
-        except IntegrityError as error:
-            match getattr(driver_error(error), "constraint_name", None):
+        except asyncpg.IntegrityConstraintViolationError as error:
+            match error.constraint_name:
                 case "attachments_label":
                     raise label_taken(taken) from error
                 case "attachments_agent":
@@ -301,7 +296,7 @@ class PostgresUnit:
                 case "requests_once" | "attachments_block":
                     raise LostRaceError from error
                 case "memory_within_prompt":
-                    detail = json.loads(getattr(driver_error(error), "detail", ""))
+                    detail = json.loads(error.detail or "")
                     raise memory_too_large(
                         detail["agent_id"], detail["size"], detail["limit"]
                     ) from error

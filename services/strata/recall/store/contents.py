@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import text
+from strata.shared.db import Database, sql
 
-from strata.shared.db import Database
-
-_COUNT = text("SELECT count(*) FROM recall.messages WHERE index_state <> 'none'")
-_AFTER = text(
+_COUNT = sql("SELECT count(*) FROM recall.messages WHERE index_state <> 'none'")
+_AFTER = sql(
     """
     SELECT project_id, id, index_state FROM recall.messages
     WHERE (project_id, id) > (:project, :id) ORDER BY project_id, id LIMIT :limit
     """
 )
-_GONE = text(
+_GONE = sql(
     """
     SELECT w.id FROM unnest(CAST(:ids AS text[])) w(id)
     LEFT JOIN recall.messages m ON m.project_id = :project AND m.id = w.id WHERE m.id IS NULL

@@ -16,8 +16,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, TextClause, text
-
 from strata.protocol.errors import (
     AbortedError,
     FieldViolation,
@@ -50,8 +48,7 @@ from strata.recall.store.rows import (
     to_records,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
 from strata.shared.messages import MessageRole
 
 _INSERT = f"""
@@ -61,7 +58,7 @@ _INSERT = f"""
     FROM updated_window w, jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
 """
 
-_OPEN = text(
+_OPEN = sql(
     f"""
     WITH updated_window AS (
         INSERT INTO recall.windows (
@@ -147,11 +144,11 @@ def _begin_sql(message_ids: str, *, changes: str, stale: str, result: str = _ROW
     """
 
 
-_BEGIN = text(_begin_sql("message_ids", changes="false", stale="metadata_stale"))
-_BEGIN_HELD = text(
+_BEGIN = sql(_begin_sql("message_ids", changes="false", stale="metadata_stale"))
+_BEGIN_HELD = sql(
     _begin_sql("message_ids", changes="false", stale="metadata_stale", result=_ROW_AND_SYSTEM)
 )
-_BEGIN_CLEARED = text(
+_BEGIN_CLEARED = sql(
     _begin_sql(
         f"CASE WHEN {_CLEARS} THEN message_ids[1:1] || ARRAY({_KEPT}) ELSE message_ids END",
         changes=f"({_CLEARS})",
@@ -159,7 +156,7 @@ _BEGIN_CLEARED = text(
     )
 )
 
-_TAKE_OVER = text(
+_TAKE_OVER = sql(
     """
     UPDATE recall.windows SET attempt = :attempt
     WHERE project_id = :project AND conversation_id = :conversation AND agent_id = :agent
@@ -168,7 +165,7 @@ _TAKE_OVER = text(
     """
 )
 
-_COMMIT = text(
+_COMMIT = sql(
     f"""
     WITH updated_window AS (
         UPDATE recall.windows SET
@@ -193,7 +190,7 @@ _COMMIT = text(
     """
 )
 
-_COMPACT = text(
+_COMPACT = sql(
     f"""
     WITH updated_window AS (
         UPDATE recall.windows SET
@@ -222,11 +219,12 @@ _COMPACT = text(
     """
 )
 
-_WINDOW = text(
+_WINDOW_OF_CONVERSATION = (
     "SELECT * FROM recall.windows WHERE project_id = :project AND conversation_id = :conversation"
 )
-_LOCK_WINDOW = text(f"{_WINDOW.text} FOR UPDATE")
-_EVICT = text(
+_WINDOW = sql(_WINDOW_OF_CONVERSATION)
+_LOCK_WINDOW = sql(f"{_WINDOW_OF_CONVERSATION} FOR UPDATE")
+_EVICT = sql(
     """
     UPDATE recall.windows
     SET message_ids = CAST(:ids AS text[]), revision = revision + 1,
@@ -237,20 +235,20 @@ _EVICT = text(
 # Both are locked first, so that the next statement sees the windows that running transactions open
 # and the messages that they add to other windows.
 _LOCK_AGENT = "(hashtextextended('agent ' || :project || '/' || :agent, 0))"
-_LOCK_EXISTING = text(f"SELECT pg_advisory_xact_lock_shared{_LOCK_AGENT}")
-_LOCK_DELETED = text(f"SELECT pg_advisory_xact_lock{_LOCK_AGENT}")
-_LOCK_WINDOWS = text(
+_LOCK_EXISTING = sql(f"SELECT pg_advisory_xact_lock_shared{_LOCK_AGENT}")
+_LOCK_DELETED = sql(f"SELECT pg_advisory_xact_lock{_LOCK_AGENT}")
+_LOCK_WINDOWS = sql(
     """
     SELECT conversation_id FROM recall.windows WHERE project_id = :project AND agent_id = :agent
     ORDER BY conversation_id FOR UPDATE
     """
 )
-_IS_DELETED = text(
+_IS_DELETED = sql(
     "SELECT 1 FROM recall.forgotten_agents WHERE project_id = :project AND agent_id = :agent"
 )
 # An agent may have a million messages, which one statement would not delete in its time.
 _DELETED_AT_ONCE = 10_000
-_DELETE = text(
+_DELETE = sql(
     """
     WITH windows AS (
         DELETE FROM recall.windows WHERE project_id = :project AND agent_id = :agent
@@ -428,11 +426,11 @@ class PostgresWindowStore:
 
     async def _write(
         self,
-        statement: TextClause,
+        statement: Statement,
         values: dict[str, Any],
         agent_id: str,
         messages: Sequence[Message],
-    ) -> Row[Any] | None:
+    ) -> Row | None:
         """Writes new messages and their window, with the images of the messages.
 
         Returns:
@@ -448,7 +446,7 @@ class PostgresWindowStore:
 
     async def _started(
         self,
-        row: Row[Any],
+        row: Row,
         inputs: Sequence[Message],
         held: HeldWindow | None,
         system: Message | None,
@@ -481,7 +479,7 @@ class PostgresWindowStore:
         )
 
     async def _resume(
-        self, connection: AsyncConnection, fence: dict[str, Any], held: HeldWindow | None
+        self, connection: DatabaseConnection, fence: dict[str, Any], held: HeldWindow | None
     ) -> TurnStart:
         rows = await connection.execute(_TAKE_OVER, fence)
         row = rows.one_or_none()
@@ -515,7 +513,7 @@ class PostgresWindowStore:
         )
 
     async def _repeated_step(
-        self, connection: AsyncConnection, project: str, step: Step
+        self, connection: DatabaseConnection, project: str, step: Step
     ) -> CommittedStep:
         row = await self._row(connection, project, step.conversation_id)
         _check_agent(row, step.agent_id)
@@ -534,7 +532,7 @@ class PostgresWindowStore:
         )
 
     async def _refuse_compaction(
-        self, connection: AsyncConnection, project: str, compaction: Compaction
+        self, connection: DatabaseConnection, project: str, compaction: Compaction
     ) -> None:
         row = await self._row(connection, project, compaction.conversation_id)
         if compaction.summary.id in row.message_ids:
@@ -556,9 +554,7 @@ class PostgresWindowStore:
             metadata={"expected": compaction.expected_revision, "current": row.revision},
         )
 
-    async def _row(
-        self, connection: AsyncConnection, project: str, conversation_id: str
-    ) -> Row[Any]:
+    async def _row(self, connection: DatabaseConnection, project: str, conversation_id: str) -> Row:
         result = await connection.execute(
             _WINDOW, {"project": project, "conversation": conversation_id}
         )
@@ -568,13 +564,13 @@ class PostgresWindowStore:
         return row
 
     async def _read(
-        self, connection: AsyncConnection, project: str, conversation_id: str
+        self, connection: DatabaseConnection, project: str, conversation_id: str
     ) -> Window:
         row = await self._row(connection, project, conversation_id)
         return _window(row, await self._by_id(connection, project, row.message_ids))
 
     async def _by_id(
-        self, connection: AsyncConnection, project: str, ids: Sequence[str]
+        self, connection: DatabaseConnection, project: str, ids: Sequence[str]
     ) -> list[Message]:
         rows = await connection.execute(BY_ID, {"project": project, "ids": list(ids)})
         by_id = {row.id: to_message(row) for row in rows}
@@ -603,7 +599,7 @@ def _placed(
     )
 
 
-def _window(row: Row[Any], messages: Sequence[Message]) -> Window:
+def _window(row: Row, messages: Sequence[Message]) -> Window:
     return Window(
         conversation_id=row.conversation_id,
         agent_id=row.agent_id,
@@ -614,7 +610,7 @@ def _window(row: Row[Any], messages: Sequence[Message]) -> Window:
     )
 
 
-def _unchanged(row: Row[Any], ids: Sequence[str], held: HeldWindow | None) -> int:
+def _unchanged(row: Row, ids: Sequence[str], held: HeldWindow | None) -> int:
     """Returns how many messages after the system message a caller holds unchanged.
 
     Args:
@@ -635,7 +631,7 @@ def _without(ids: Sequence[str], unchanged: int) -> Sequence[str]:
     return [*ids[:1], *ids[1 + unchanged :]]
 
 
-def _check_agent(row: Row[Any], agent_id: str) -> None:
+def _check_agent(row: Row, agent_id: str) -> None:
     if row.agent_id != agent_id:
         raise _missing(row.conversation_id)
 
@@ -654,7 +650,7 @@ def _deleted(agent_id: str) -> NotFoundError:
     )
 
 
-def _stale(run_id: str, attempt: int, row: Row[Any]) -> AbortedError:
+def _stale(run_id: str, attempt: int, row: Row) -> AbortedError:
     return AbortedError(
         f"Attempt {attempt} of {run_id} no longer has the window.",
         reason=Reason.STALE_ATTEMPT,

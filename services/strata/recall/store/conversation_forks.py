@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.conversation_forks import in_window_order, unanswered_calls, with_returns
 from strata.recall.domain.messages import Message
@@ -16,8 +14,7 @@ from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.messages import missing
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, sql
 from strata.shared.ids import new_id
 from strata.shared.messages import MessageRole
 
@@ -25,30 +22,30 @@ _FOLLOWING = 100
 # Row limit of queries for a window's messages: more than any window has.
 _WHOLE = 100_000
 
-_THERE = text(
+_THERE = sql(
     "SELECT 1 FROM recall.windows WHERE project_id = :project AND conversation_id = :conversation"
 )
 # Retention waits for the lock, so no message is deleted while it is copied.
-_SOURCE = text(
+_SOURCE = sql(
     """
     SELECT * FROM recall.windows
     WHERE project_id = :project AND conversation_id = :conversation FOR SHARE
     """
 )
-_ANCESTORS = text(
+_ANCESTORS = sql(
     """
     SELECT conversation_id FROM recall.windows
     WHERE project_id = :project AND conversation_id = ANY(CAST(:ids AS text[]))
     ORDER BY conversation_id FOR SHARE
     """
 )
-_POSITION = text(POSITION)
-_NEWEST_SUMMARY = text(log_sql(["m.role = 'summary'", "m.sequence <= :until"], newest_first=True))
-_KEPT = text(
+_POSITION = sql(POSITION)
+_NEWEST_SUMMARY = sql(log_sql(["m.role = 'summary'", "m.sequence <= :until"], newest_first=True))
+_KEPT = sql(
     "SELECT kept FROM recall.compactions"
     " WHERE project_id = :project AND conversation_id = :conversation AND sequence = :sequence"
 )
-_SINCE = text(
+_SINCE = sql(
     log_sql(
         [
             "m.sequence <= :until",
@@ -57,14 +54,14 @@ _SINCE = text(
         ]
     )
 )
-_KEPT_BY_RANGE = text(
+_KEPT_BY_RANGE = sql(
     log_sql(["m.sequence > :after", "m.sequence < :before", "m.role <> 'summary'"])
 )
-_PINNED = text(log_sql(["m.pinned", "m.agent_id = :agent", "m.sequence <= :until"]))
-_OF_RUNS = text(log_sql(["m.run_id = ANY(CAST(:runs AS text[]))", "m.step > 0"]))
-_FOLLOWING_ROWS = text(log_sql(["m.sequence > :after"]))
+_PINNED = sql(log_sql(["m.pinned", "m.agent_id = :agent", "m.sequence <= :until"]))
+_OF_RUNS = sql(log_sql(["m.run_id = ANY(CAST(:runs AS text[]))", "m.step > 0"]))
+_FOLLOWING_ROWS = sql(log_sql(["m.sequence > :after"]))
 
-_OPEN = text(
+_OPEN = sql(
     """
     INSERT INTO recall.windows (
         project_id, conversation_id, agent_id, message_ids, revision, message_count,
@@ -78,7 +75,7 @@ _OPEN = text(
     """
 )
 # Searches find the original, so a copy is not indexed and has no search words.
-_COPY = text(
+_COPY = sql(
     """
     INSERT INTO recall.messages (
         project_id, conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id,
@@ -93,7 +90,7 @@ _COPY = text(
     JOIN recall.messages m ON m.project_id = :project AND m.id = copied.id
     """
 )
-_NOTE = text(
+_NOTE = sql(
     """
     INSERT INTO recall.compactions (
         project_id, conversation_id, sequence, agent_id, kept, first_message_id, last_message_id
@@ -110,7 +107,7 @@ _NOTE = text(
 class _Source:
     """The conversation that is forked, locked in a transaction."""
 
-    connection: AsyncConnection
+    connection: DatabaseConnection
     conversation_id: str
     agent_id: str
     window_ids: Sequence[str]
@@ -150,7 +147,7 @@ class PostgresForkStore:
             await _write(source, conversation_id, messages, await _end(source, until, messages))
 
 
-async def _locked(connection: AsyncConnection, project: str, conversation_id: str) -> _Source:
+async def _locked(connection: DatabaseConnection, project: str, conversation_id: str) -> _Source:
     result = await connection.execute(
         _SOURCE, {"project": project, "conversation": conversation_id}
     )

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import text
-
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import Message, StoredImage
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, sql
 
 # The update only serves to lock the row of an existing image.
-_STORE = text(
+_STORE = sql(
     """
     WITH image AS (
         INSERT INTO recall.images (project_id, id, media_type, data, store_time)
@@ -34,7 +31,7 @@ _STORE = text(
          AS m(message_id, image_id)
     """
 )
-_COPY = text(
+_COPY = sql(
     """
     INSERT INTO recall.message_images (project_id, message_id, image_id, agent_id)
     SELECT m.project_id, copied.copy_id, m.image_id, m.agent_id
@@ -42,13 +39,13 @@ _COPY = text(
     JOIN recall.message_images m ON m.project_id = :project AND m.message_id = copied.id
     """
 )
-_LOCK = text(
+_LOCK = sql(
     """
     SELECT id FROM recall.images
     WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) ORDER BY id FOR UPDATE
     """
 )
-_DELETE_UNUSED = text(
+_DELETE_UNUSED = sql(
     """
     DELETE FROM recall.images i
     WHERE i.project_id = :project AND i.id = ANY(CAST(:ids AS text[])) AND NOT EXISTS (
@@ -56,7 +53,7 @@ _DELETE_UNUSED = text(
         WHERE m.project_id = :project AND m.image_id = i.id)
     """
 )
-_GET = text("SELECT media_type, data FROM recall.images WHERE project_id = :project AND id = :id")
+_GET = sql("SELECT media_type, data FROM recall.images WHERE project_id = :project AND id = :id")
 
 
 class PostgresImageStore:
@@ -80,7 +77,7 @@ class PostgresImageStore:
 
 
 async def store_images(
-    connection: AsyncConnection, project: str, agent_id: str, messages: Iterable[Message]
+    connection: DatabaseConnection, project: str, agent_id: str, messages: Iterable[Message]
 ) -> None:
     """Stores the images of new messages; does nothing without images."""
     pairs = [(message.id, image) for message in messages for image in message.images]
@@ -103,7 +100,7 @@ async def store_images(
 
 
 async def copy_images(
-    connection: AsyncConnection, project: str, messages: Sequence[Message], copies: Sequence[str]
+    connection: DatabaseConnection, project: str, messages: Sequence[Message], copies: Sequence[str]
 ) -> None:
     """Attaches the images of messages to their copies."""
     made = [
@@ -119,7 +116,7 @@ async def copy_images(
 
 
 async def delete_unused_images(
-    connection: AsyncConnection, project: str, image_ids: Sequence[str] | None
+    connection: DatabaseConnection, project: str, image_ids: Sequence[str] | None
 ) -> None:
     """Deletes the given images that no message uses.
 

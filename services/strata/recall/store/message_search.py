@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Row, TextClause, text
-
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import DEFAULT_ROLES, MOST_SPEAKERS, SearchQuery
 from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.recall.store.window_check import check_windows, missing_agent
 from strata.shared.context import current_project
-from strata.shared.db import Database, text_with_columns
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
 from strata.shared.tool_catalogue import HISTORY_TOOLS, SEND_MESSAGE
@@ -57,7 +54,7 @@ _NEAR = """
 _NAMES = {"send_message": SEND_MESSAGE, "searches": _SEARCHES}
 # PostgreSQL must not see how many messages there are: with their number every call seems cheaper
 # than the plan for all calls, and is planned anew, which takes three times as long as it runs.
-_AROUND = text(
+_AROUND = sql(
     f"""
     WITH middle AS (
         SELECT * FROM unnest(
@@ -80,7 +77,7 @@ _NEXT_NAME = """
       AND m.name <> '' AND m.role = 'user' {after}
     ORDER BY m.name LIMIT 1
 """
-_SPEAKERS = text_with_columns(
+_SPEAKERS = sql(
     f"""
     WITH RECURSIVE speakers AS (
         ({_NEXT_NAME.format(after="")})
@@ -93,8 +90,7 @@ _SPEAKERS = text_with_columns(
             AS names,
         EXISTS (SELECT FROM recall.windows WHERE project_id = :project AND agent_id = :agent)
             AS known
-    """,
-    "names, known",
+    """
 )
 
 
@@ -156,7 +152,7 @@ class PostgresSearchStore:
 class _Snapshot:
     """Implements `DatabaseSnapshot`."""
 
-    connection: AsyncConnection
+    connection: DatabaseConnection
     query: SearchQuery
     time_ranges: Sequence[TimeRange]
     beside_index: tuple[str, ...]
@@ -175,7 +171,7 @@ class _Snapshot:
 
 
 async def _find(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     query: SearchQuery,
     time_ranges: Sequence[TimeRange],
     more: Sequence[str] = (),
@@ -199,7 +195,7 @@ async def _find(
     return list(zip(await _messages(rows), scores, strict=True))
 
 
-async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
+async def _messages(rows: Sequence[Row]) -> list[Message]:
     if len(rows) <= _CONVERTED_AT_ONCE:
         return [to_message(row) for row in rows]
     # In a thread, since converting many long messages would block the event loop.
@@ -208,8 +204,8 @@ async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
 
 # The cache has one statement for each combination of conditions; values are bound.
 @cache
-def _with(statement: str, conditions: tuple[str, ...]) -> TextClause:
-    return text(statement.format(conditions=" AND ".join(conditions)))
+def _with(statement: str, conditions: tuple[str, ...]) -> Statement:
+    return sql(statement.format(conditions=" AND ".join(conditions)))
 
 
 def _beside_index(query: SearchQuery, *, all_words: bool) -> tuple[str, ...]:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.protocol.errors import NotFoundError, Reason
 from strata.recall.domain.messages import (
     Cursor,
@@ -19,13 +17,12 @@ from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.rows import COLUMNS, to_message
 from strata.recall.store.window_check import check_windows
 from strata.shared.context import current_project
-from strata.shared.db import PAGE_BYTES, Database, rows_that_fit
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import PAGE_BYTES, Database, DatabaseConnection, rows_that_fit, sql
 from strata.shared.messages import MessageRole
 
-_GET = text(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
-_POSITION = text(POSITION)
-_SUMMARY = text(
+_GET = sql(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
+_POSITION = sql(POSITION)
+_SUMMARY = sql(
     f"""
     SELECT {COLUMNS} FROM recall.messages
     WHERE project_id = :project AND conversation_id = :conversation AND role = 'summary'
@@ -34,7 +31,7 @@ _SUMMARY = text(
     ORDER BY sequence DESC LIMIT 1
     """
 )
-_NEXT = text(log_sql(["m.sequence >= :first", "m.sequence <= :last"]))
+_NEXT = sql(log_sql(["m.sequence >= :first", "m.sequence <= :last"]))
 
 
 class PostgresMessageStore:
@@ -67,7 +64,7 @@ class PostgresMessageStore:
             values |= {"project": current_project(), "limit": limit + 1}
             values["page_bytes"] = PAGE_BYTES
             rows = (
-                await connection.execute(text(_within_page(statement, message_filter)), values)
+                await connection.execute(sql(_within_page(statement, message_filter)), values)
             ).all()
         if not rows and cursor is None:
             # Checked only now, so that a page with messages costs no further statement.
@@ -117,7 +114,7 @@ class PostgresMessageStore:
         return low if low <= last else None
 
     async def _with_ends(
-        self, connection: AsyncConnection, message_filter: MessageFilter
+        self, connection: DatabaseConnection, message_filter: MessageFilter
     ) -> MessageFilter:
         """Returns the filter with the message ids of its range replaced by sequences."""
         ends = {}
@@ -137,7 +134,7 @@ class PostgresMessageStore:
                 ends[name] = result.scalar()
                 if ends[name] is None:
                     raise missing(message_id)
-        return replace(message_filter, **ends)  # type: ignore[arg-type]
+        return replace(message_filter, **ends)
 
 
 def _within_page(statement: str, message_filter: MessageFilter) -> str:

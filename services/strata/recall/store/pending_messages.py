@@ -6,38 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import text
-
 from strata.recall.domain.messages import Message
 from strata.recall.store.rows import BY_ID, to_message
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.project_turns import PendingBatch, PendingInTurn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 from strata.shared.waiting_work import WaitingWork, any_row_sql
 
 _PENDING = "index_state = 'pending'"
-_DONE = text(
+_DONE = sql(
     "UPDATE recall.messages SET index_state = 'indexed'"
     " FROM unnest(CAST(:ids AS text[])) AS indexed (indexed_id)"
     " WHERE project_id = :project AND id = indexed_id RETURNING id"
 )
-_ALL_AGAIN = text(
-    "UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'"
-)
+_ALL_AGAIN = sql("UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'")
 # Another replica may still write messages that it read before the agent was deleted. So the
 # agent is removed again when no such write can still be running.
 _SWEEPABLE = "(NOT swept OR delete_time < now() - CAST(:settled AS interval))"
-_FORGOTTEN = text(
+_FORGOTTEN = sql(
     f"""
     SELECT project_id, agent_id, delete_time < now() - CAST(:settled AS interval) AS settled
     FROM recall.forgotten_agents WHERE {_SWEEPABLE} LIMIT 100
     """
 )
-_SWEPT = text(
+_SWEPT = sql(
     "UPDATE recall.forgotten_agents SET swept = true"
     " WHERE project_id = :project AND agent_id = :agent"
 )
-_SETTLED = text(
+_SETTLED = sql(
     "DELETE FROM recall.forgotten_agents WHERE project_id = :project AND agent_id = :agent"
     " AND delete_time < now() - CAST(:settled AS interval)"
 )

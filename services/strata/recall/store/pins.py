@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sqlalchemy import text
-
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
 from strata.recall.domain.messages import Message
 from strata.recall.domain.pins import with_added
 from strata.recall.store.messages import missing
 from strata.recall.store.rows import BY_ID, BY_RUN, to_message
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, sql
 from strata.shared.messages import MessageRole
 
-_LOCK = text(
+_LOCK = sql(
     "SELECT * FROM recall.windows"
     " WHERE project_id = :project AND conversation_id = :conversation FOR UPDATE"
 )
-_PIN = text(
+_PIN = sql(
     "UPDATE recall.messages SET pinned = :pinned"
     " WHERE project_id = :project AND id = :id AND pinned <> :pinned"
 )
-_REARRANGE = text(
+_REARRANGE = sql(
     "UPDATE recall.windows SET message_ids = CAST(:ids AS text[]), revision = revision + 1,"
     " rewrite_revision = revision + 1,"
     " metadata_stale = metadata_stale OR :stale"
@@ -86,7 +83,7 @@ class PostgresPinStore:
             return replace(message, pinned=pinned)
 
     async def _pinnable(
-        self, connection: AsyncConnection, project: str, message_id: str, *, pinned: bool
+        self, connection: DatabaseConnection, project: str, message_id: str, *, pinned: bool
     ) -> Message:
         result = await connection.execute(BY_ID, {"project": project, "ids": [message_id]})
         row = result.one_or_none()
@@ -101,7 +98,7 @@ class PostgresPinStore:
         return message
 
     async def _with_step(
-        self, connection: AsyncConnection, project: str, ids: Sequence[str], message: Message
+        self, connection: DatabaseConnection, project: str, ids: Sequence[str], message: Message
     ) -> list[str]:
         """Returns the ids of a window with a message and the rest of its step added."""
         of_step: list[Message] = [message]

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, text
-
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import Retention, SweepResult
 from strata.recall.store.images import delete_unused_images
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, Row, sql
 
-_GET = text("SELECT days, update_time FROM recall.retention WHERE project_id = :project")
-_SET = text(
+_GET = sql("SELECT days, update_time FROM recall.retention WHERE project_id = :project")
+_SET = sql(
     """
     INSERT INTO recall.retention AS r (project_id, days, update_time)
     VALUES (:project, :days, :now)
@@ -24,11 +22,11 @@ _SET = text(
     RETURNING days, update_time
     """
 )
-_PROJECTS = text(
+_PROJECTS = sql(
     "SELECT project_id, days FROM recall.retention WHERE days > 0 AND project_id > :after"
     " ORDER BY project_id LIMIT :limit"
 )
-_AGENTS = text(
+_AGENTS = sql(
     "SELECT DISTINCT agent_id FROM recall.windows"
     " WHERE project_id = :project AND agent_id > :after ORDER BY agent_id LIMIT :limit"
 )
@@ -40,7 +38,7 @@ _OLD = """
 """
 # Every transaction that adds a message to a window locks the window. So these locks keep deleted
 # messages from being added, and the windows do not change until the next statement.
-_LOCK = text(
+_LOCK = sql(
     f"""
     SELECT conversation_id FROM recall.windows
     WHERE project_id = :project
@@ -48,7 +46,7 @@ _LOCK = text(
     ORDER BY conversation_id FOR NO KEY UPDATE
     """
 )
-_SWEEP = text(
+_SWEEP = sql(
     f"""
     WITH old AS MATERIALIZED ({_OLD}), step_messages AS (
         SELECT o.id AS of_id, m.* FROM old o
@@ -99,7 +97,7 @@ _SWEEP = text(
 )
 # Rows that another sweep or the deletion of the agent has locked are skipped. No window is locked:
 # a run of this age cannot start again, see `TURN_DAYS`, and the turn of an active run stays.
-_SWEEP_TURNS = text(
+_SWEEP_TURNS = sql(
     """
     WITH old AS MATERIALIZED (
         SELECT run_id, conversation_id, begin_time FROM recall.turns
@@ -130,7 +128,7 @@ _SWEEP_TURNS = text(
 
 # Removed twice from the index, as deleted agents are: a write that read the message before may
 # still be running when the message is deleted.
-_FORGOTTEN = text(
+_FORGOTTEN = sql(
     """
     (SELECT project_id, message_id FROM recall.forgotten_messages
      WHERE NOT swept ORDER BY delete_time LIMIT :limit)
@@ -140,11 +138,11 @@ _FORGOTTEN = text(
      ORDER BY delete_time LIMIT :limit)
     """
 )
-_SWEPT = text(
+_SWEPT = sql(
     "UPDATE recall.forgotten_messages SET swept = true"
     " WHERE project_id = :project AND message_id = ANY(CAST(:ids AS text[]))"
 )
-_SETTLED = text(
+_SETTLED = sql(
     "DELETE FROM recall.forgotten_messages"
     " WHERE project_id = :project AND message_id = ANY(CAST(:ids AS text[])) AND swept"
     " AND delete_time < now() - CAST(:settled AS interval)"
@@ -241,7 +239,7 @@ def _batch(
     }
 
 
-def _swept(row: Row[Any] | None, limit: int) -> SweepResult:
+def _swept(row: Row | None, limit: int) -> SweepResult:
     if row is None:
         return SweepResult(0, None)
     return SweepResult(row.deleted, (row.create_time, row.id) if row.examined == limit else None)

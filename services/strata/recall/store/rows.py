@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Row, text
-
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search_text import is_indexed, searchable_text, split_text
-from strata.shared.db import text_with_columns
+from strata.shared.db import Row, sql
 from strata.shared.messages import MessageRole
 from strata.shared.usage import Usage
 
@@ -80,10 +78,8 @@ def named_sql(ids: str) -> str:
 
 # The planner does not see the number of ids in a subquery. If it saw it, it would prefer a plan for
 # the ids of each call, which takes longer than reading the messages.
-BY_ID = text_with_columns(
-    f"SELECT {COLUMNS} FROM {named_sql('(SELECT CAST(:ids AS text[]))')}", COLUMNS
-)
-BY_RUN = text(
+BY_ID = sql(f"SELECT {COLUMNS} FROM {named_sql('(SELECT CAST(:ids AS text[]))')}")
+BY_RUN = sql(
     f"SELECT {COLUMNS} FROM recall.messages"
     " WHERE project_id = :project AND run_id = :run AND run_id <> ''"
     " AND conversation_id = :conversation ORDER BY sequence"
@@ -122,7 +118,7 @@ def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
     }
 
 
-def to_message(row: Row[Any] | SimpleNamespace) -> Message:
+def to_message(row: Row | SimpleNamespace) -> Message:
     """Returns the message of a row with `COLUMNS`."""
     return Message(
         conversation_id=row.conversation_id,
@@ -146,7 +142,7 @@ def to_message(row: Row[Any] | SimpleNamespace) -> Message:
     )
 
 
-def to_prefixed_message(row: Row[Any], prefix: str) -> Message | None:
+def to_prefixed_message(row: Row, prefix: str) -> Message | None:
     """Returns the message of a row with `prefixed_columns`; None if they are of no message."""
     if getattr(row, f"{prefix}id") is None:
         return None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
 from strata.protocol.errors import NotFoundError, Reason
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
-_OF_AGENT = text(
+_OF_AGENT = sql(
     "SELECT 1 FROM recall.windows WHERE project_id = :project AND agent_id = :agent LIMIT 1"
 )
-_OF_CONVERSATION = text(
+_OF_CONVERSATION = sql(
     "SELECT agent_id FROM recall.windows"
     " WHERE project_id = :project AND conversation_id = :conversation"
 )

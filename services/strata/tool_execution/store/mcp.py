@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.protocol.errors import (
     AbortedError,
@@ -16,8 +16,7 @@ from strata.protocol.errors import (
     ResourceExhaustedError,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 from strata.tool_execution.domain.mcp import (
@@ -37,7 +36,7 @@ from strata.tool_execution.domain.mcp import (
 )
 from strata.tool_execution.domain.registry import name_taken
 from strata.tool_execution.domain.tools import Effect, McpOrigin, OwnDefinition, Tool, ToolType
-from strata.tool_execution.store import mcp_statements as sql
+from strata.tool_execution.store import mcp_statements
 from strata.tool_execution.store.mcp_rows import (
     mcp_tool_values,
     server_values,
@@ -62,8 +61,8 @@ class PostgresMcpStore:
                 before = await REQUESTS.claim(connection, request)
                 if before is not None:
                     return await _server(connection, before)
-                await connection.execute(sql.LOCK_ADDITIONS, {"project": project})
-                count = await connection.execute(sql.COUNT, {"project": project})
+                await connection.execute(mcp_statements.LOCK_ADDITIONS, {"project": project})
+                count = await connection.execute(mcp_statements.COUNT, {"project": project})
                 if count.scalar_one() >= MAX_SERVERS:
                     raise ResourceExhaustedError(
                         f"A project has at most {MAX_SERVERS} MCP servers.",
@@ -71,11 +70,11 @@ class PostgresMcpStore:
                         metadata={"quota": "mcp_servers"},
                     )
                 values = {"project": project, **server_values(server)}
-                row = (await connection.execute(sql.INSERT, values)).one()
+                row = (await connection.execute(mcp_statements.INSERT, values)).one()
                 await REQUESTS.answer(connection, request, server.id, subject="")
                 return to_server(row)
-        except IntegrityError as error:
-            if "mcp_servers_name" in str(error.orig):
+        except asyncpg.IntegrityConstraintViolationError as error:
+            if "mcp_servers_name" in str(error):
                 raise name_taken(server.name, "another MCP server") from None
             raise
 
@@ -88,7 +87,7 @@ class PostgresMcpStore:
         """Returns up to `limit` servers in order of their names, after the name `after`."""
         bound = {"project": current_project(), "after": after, "limit": limit}
         async with self._database.transaction(read_only=True) as connection:
-            return [to_server(row) for row in await connection.execute(sql.PAGE, bound)]
+            return [to_server(row) for row in await connection.execute(mcp_statements.PAGE, bound)]
 
     async def update(self, server: McpServer) -> McpServer:
         """Stores the configuration of a server."""
@@ -97,11 +96,11 @@ class PostgresMcpStore:
             values = {"project": project, **server_values(server)}
             bound = {name: values[name] for name in ("project", "id")}
             # Locked first, as by a sign-in that ends meanwhile.
-            if (await connection.execute(sql.LOCK, bound)).one_or_none() is None:
+            if (await connection.execute(mcp_statements.LOCK, bound)).one_or_none() is None:
                 raise server_missing(server.id)
             same = {name: values[name] for name in ("project", "id", "url", "oauth")}
-            await connection.execute(sql.FORGET_OTHERS, same)
-            row = (await connection.execute(sql.UPDATE, values)).one()
+            await connection.execute(mcp_statements.FORGET_OTHERS, same)
+            row = (await connection.execute(mcp_statements.UPDATE, values)).one()
             if not server.enabled:
                 await _block(connection, server.id, None, "its MCP server is disabled")
             return to_server(row)
@@ -112,16 +111,16 @@ class PostgresMcpStore:
         async with self._database.transaction() as connection:
             # Locked first, as in `sync`, so that the next statement sees the tools that a running
             # transaction stores.
-            if (await connection.execute(sql.LOCK, bound)).one_or_none() is None:
+            if (await connection.execute(mcp_statements.LOCK, bound)).one_or_none() is None:
                 raise server_missing(server_id)
-            await connection.execute(sql.DELETE_TOOLS, bound)
-            await connection.execute(sql.DELETE, bound)
+            await connection.execute(mcp_statements.DELETE_TOOLS, bound)
+            await connection.execute(mcp_statements.DELETE, bound)
 
     async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
         """Returns servers by id with their secrets; deleted servers are left out."""
         bound = {"project": current_project(), "ids": sorted(server_ids)}
         async with self._database.transaction(read_only=True) as connection:
-            rows = (await connection.execute(sql.CONNECTABLE, bound)).all()
+            rows = (await connection.execute(mcp_statements.CONNECTABLE, bound)).all()
         return {
             row.id: Connectable(
                 to_server(row),
@@ -139,10 +138,10 @@ class PostgresMcpStore:
         bound = {"project": project, "id": server_id}
         async with self._database.transaction() as connection:
             # Locked, so that only one of two concurrent listings counts as the first.
-            locked = (await connection.execute(sql.LOCK, bound)).one_or_none()
+            locked = (await connection.execute(mcp_statements.LOCK, bound)).one_or_none()
             if locked is None:
                 raise server_missing(server_id)
-            rows = (await connection.execute(sql.ALL_TOOLS, bound)).all()
+            rows = (await connection.execute(mcp_statements.ALL_TOOLS, bound)).all()
             stored_tools = {row.name: to_mcp_tool(row) for row in rows}
             space = MAX_KNOWN_TOOLS - len(stored_tools)
             new = [tool for tool in reported if tool.name not in stored_tools]
@@ -153,7 +152,7 @@ class PostgresMcpStore:
             for tool in after:
                 if stored_tools.get(tool.name) != tool:
                     values = {"project": project, "server": server_id, **mcp_tool_values(tool)}
-                    await connection.execute(sql.PUT_TOOL, values)
+                    await connection.execute(mcp_statements.PUT_TOOL, values)
                 if tool.state is ToolState.APPROVED:
                     await _register(connection, server_id, tool)
                 else:
@@ -161,7 +160,9 @@ class PostgresMcpStore:
             if not locked.enabled:
                 await _block(connection, server_id, None, "its MCP server is disabled")
             error = TOO_MANY_TOOLS if left_out else ""
-            row = (await connection.execute(sql.CONTACT, {**bound, "error": error})).one()
+            row = (
+                await connection.execute(mcp_statements.CONTACT, {**bound, "error": error})
+            ).one()
             changed = [tool.name for tool in after if tool.state is ToolState.CHANGED]
             return ServerSyncResult(to_server(row), sorted(changed))
 
@@ -170,26 +171,29 @@ class PostgresMcpStore:
         text = error.replace("\0", "")[:MAX_ERROR]
         bound = {"project": current_project(), "id": server_id, "error": text}
         async with self._database.transaction() as connection:
-            await connection.execute(sql.FAILED, bound)
+            await connection.execute(mcp_statements.FAILED, bound)
 
     async def usable(self, server_id: str) -> Sequence[Tool]:
         """Returns the tools of a server that are in the registry."""
         bound = {"project": current_project(), "id": server_id}
         async with self._database.transaction(read_only=True) as connection:
-            return [to_tool(row) for row in await connection.execute(sql.USABLE, bound)]
+            return [to_tool(row) for row in await connection.execute(mcp_statements.USABLE, bound)]
 
     async def tools(self, server_id: str, after: str, limit: int) -> Sequence[McpTool]:
         """Returns up to `limit` tools in order of their names, after the name `after`."""
         bound = {"project": current_project(), "id": server_id, "after": after, "limit": limit}
         async with self._database.transaction(read_only=True) as connection:
             await _server(connection, server_id)
-            return [to_mcp_tool(row) for row in await connection.execute(sql.TOOL_PAGE, bound)]
+            return [
+                to_mcp_tool(row)
+                for row in await connection.execute(mcp_statements.TOOL_PAGE, bound)
+            ]
 
     async def quarantined(self, server_id: str) -> Mapping[str, str]:
         """Returns the tools that cannot be used: reasons by tool name."""
         bound = {"project": current_project(), "id": server_id}
         async with self._database.transaction(read_only=True) as connection:
-            rows = await connection.execute(sql.UNUSABLE, bound)
+            rows = await connection.execute(mcp_statements.UNUSABLE, bound)
             return {row.name: row.reason for row in rows}
 
     async def approve(self, server_id: str, name: str, digest: str) -> McpTool:
@@ -197,10 +201,12 @@ class PostgresMcpStore:
         project = current_project()
         bound = {"project": project, "id": server_id}
         async with self._database.transaction() as connection:
-            locked = (await connection.execute(sql.LOCK, bound)).one_or_none()
+            locked = (await connection.execute(mcp_statements.LOCK, bound)).one_or_none()
             if locked is None:
                 raise server_missing(server_id)
-            row = (await connection.execute(sql.ONE_TOOL, {**bound, "name": name})).one_or_none()
+            row = (
+                await connection.execute(mcp_statements.ONE_TOOL, {**bound, "name": name})
+            ).one_or_none()
             if row is None:
                 raise NotFoundError(
                     f"The MCP server has no tool {name[:100]}.",
@@ -225,28 +231,28 @@ class PostgresMcpStore:
                 approved=None,
             )
             values = {"project": project, "server": server_id, **mcp_tool_values(approved)}
-            await connection.execute(sql.PUT_TOOL, values)
+            await connection.execute(mcp_statements.PUT_TOOL, values)
             await _register(connection, server_id, approved)
             if not locked.enabled:
                 await _block(connection, server_id, name, "its MCP server is disabled")
             return approved
 
 
-async def _server(connection: AsyncConnection, server_id: str) -> McpServer:
+async def _server(connection: DatabaseConnection, server_id: str) -> McpServer:
     bound = {"project": current_project(), "id": server_id}
-    row = (await connection.execute(sql.ONE, bound)).one_or_none()
+    row = (await connection.execute(mcp_statements.ONE, bound)).one_or_none()
     if row is None:
         raise server_missing(server_id)
     return to_server(row)
 
 
 async def _without_taken(
-    connection: AsyncConnection, server_id: str, reported: Sequence[ReportedTool]
+    connection: DatabaseConnection, server_id: str, reported: Sequence[ReportedTool]
 ) -> list[ReportedTool]:
     """Adds a problem to tools whose names other tools of the project have."""
     names = [tool.tool_name for tool in reported]
     bound = {"project": current_project(), "server": server_id, "names": names}
-    used_names = {row.name for row in await connection.execute(sql.TAKEN, bound)}
+    used_names = {row.name for row in await connection.execute(mcp_statements.TAKEN, bound)}
     taken_problem = "its name in the registry is taken by another tool"
     return [
         replace(tool, problem=tool.problem or taken_problem)
@@ -256,7 +262,7 @@ async def _without_taken(
     ]
 
 
-async def _register(connection: AsyncConnection, server_id: str, tool: McpTool) -> None:
+async def _register(connection: DatabaseConnection, server_id: str, tool: McpTool) -> None:
     registered = Tool(
         name=tool.tool_name,
         description=tool.description,
@@ -274,11 +280,11 @@ async def _register(connection: AsyncConnection, server_id: str, tool: McpTool) 
         "mcp_name": tool.name,
         "mcp_digest": tool.approved_digest,
     }
-    await connection.execute(sql.REGISTER, {"project": current_project(), **values})
+    await connection.execute(mcp_statements.REGISTER, {"project": current_project(), **values})
 
 
 async def _block(
-    connection: AsyncConnection, server_id: str, name: str | None, reason: str
+    connection: DatabaseConnection, server_id: str, name: str | None, reason: str
 ) -> None:
     """Blocks a tool of a server (all with None), so that it is neither offered nor run."""
     bound = {
@@ -287,4 +293,4 @@ async def _block(
         "name": name or "",
         "reason": reason,
     }
-    await connection.execute(sql.BLOCK, bound)
+    await connection.execute(mcp_statements.BLOCK, bound)

@@ -7,32 +7,29 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, sql
 from strata.tool_execution.domain.mcp import CompletedSignIn, server_missing
 from strata.tool_execution.domain.mcp_sign_in import MAX_PENDING, Renewal, SealedTokens
-from strata.tool_execution.store import mcp_statements as sql
+from strata.tool_execution.store import mcp_statements
 
 _OF = "WHERE project_id = :project AND server_id = :id"
-_TIDY = text(f"DELETE FROM tool_execution.mcp_sign_ins {_OF} AND expire_time <= now()")
-_COUNT = text(f"SELECT count(*) FROM tool_execution.mcp_sign_ins {_OF}")
-_BEGIN = text(
+_TIDY = sql(f"DELETE FROM tool_execution.mcp_sign_ins {_OF} AND expire_time <= now()")
+_COUNT = sql(f"SELECT count(*) FROM tool_execution.mcp_sign_ins {_OF}")
+_BEGIN = sql(
     """
     INSERT INTO tool_execution.mcp_sign_ins (project_id, state_hash, server_id, sealed, expire_time)
     VALUES (:project, :state, :id, :sealed, :expires)
     """
 )
-_TAKE = text(
+_TAKE = sql(
     f"""
     DELETE FROM tool_execution.mcp_sign_ins {_OF} AND state_hash = :state
     RETURNING sealed, expire_time > now() AS counts
     """
 )
-_PUT = text(
+_PUT = sql(
     """
     INSERT INTO tool_execution.mcp_tokens AS t (
         project_id, server_id, sealed, version, issuer, principal, sign_in_time)
@@ -45,18 +42,18 @@ _PUT = text(
 # The columns of `mcp_tokens` that `_to_tokens` reads.
 _TOKENS = "sealed, version, problem"
 _GET = f"SELECT {_TOKENS} FROM tool_execution.mcp_tokens {_OF}"
-_ONE, _LOCKED = text(_GET), text(f"{_GET} FOR UPDATE")
-_RENEW = text(
+_ONE, _LOCKED = sql(_GET), sql(f"{_GET} FOR UPDATE")
+_RENEW = sql(
     f"""
     UPDATE tool_execution.mcp_tokens SET sealed = :sealed, version = version + 1 {_OF}
     RETURNING {_TOKENS}
     """
 )
-_GIVE_UP = text(
+_GIVE_UP = sql(
     f"UPDATE tool_execution.mcp_tokens SET problem = :problem, version = version + 1 {_OF}"
 )
-_FORGET = text(f"DELETE FROM tool_execution.mcp_tokens {_OF}")
-_FORGET_BEGUN = text(f"DELETE FROM tool_execution.mcp_sign_ins {_OF}")
+_FORGET = sql(f"DELETE FROM tool_execution.mcp_tokens {_OF}")
+_FORGET_BEGUN = sql(f"DELETE FROM tool_execution.mcp_sign_ins {_OF}")
 
 
 class PostgresSignInStore:
@@ -130,7 +127,9 @@ class PostgresSignInStore:
 class _Renewal:
     """Implements `Renewal`."""
 
-    def __init__(self, connection: AsyncConnection, server_id: str, tokens: SealedTokens) -> None:
+    def __init__(
+        self, connection: DatabaseConnection, server_id: str, tokens: SealedTokens
+    ) -> None:
         self.current = tokens
         self._connection = connection
         self._server_id = server_id
@@ -146,8 +145,8 @@ class _Renewal:
         await self._connection.execute(_GIVE_UP, {**_of(self._server_id), "problem": problem})
 
 
-async def _lock_server(connection: AsyncConnection, server_id: str) -> None:
-    if (await connection.execute(sql.LOCK, _of(server_id))).one_or_none() is None:
+async def _lock_server(connection: DatabaseConnection, server_id: str) -> None:
+    if (await connection.execute(mcp_statements.LOCK, _of(server_id))).one_or_none() is None:
         raise server_missing(server_id)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
+from strata.shared.db import sql
 from strata.tool_execution.store.columns import (
     changes_sql,
     parameters_sql,
@@ -30,11 +29,11 @@ _SIGN_IN = """
 _OF = "WHERE project_id = :project AND id = :id"
 
 # Serializes additions to a project, so that no two of them count the same servers.
-LOCK_ADDITIONS = text(
+LOCK_ADDITIONS = sql(
     "SELECT pg_advisory_xact_lock(hashtextextended('MCP servers ' || :project, 0))"
 )
-COUNT = text("SELECT count(*) FROM tool_execution.mcp_servers WHERE project_id = :project")
-INSERT = text(
+COUNT = sql("SELECT count(*) FROM tool_execution.mcp_servers WHERE project_id = :project")
+INSERT = sql(
     f"""
     INSERT INTO tool_execution.mcp_servers (
         project_id, {", ".join(NEW_SERVER)})
@@ -42,7 +41,7 @@ INSERT = text(
     RETURNING {_SERVER}
     """
 )
-UPDATE = text(
+UPDATE = sql(
     f"""
     UPDATE tool_execution.mcp_servers SET
         {changes_sql(CONFIGURATION)}, update_time = now()
@@ -50,7 +49,7 @@ UPDATE = text(
     """
 )
 # Tokens must be sent only to the server that the person has signed in to.
-FORGET_OTHERS = text(
+FORGET_OTHERS = sql(
     """
     WITH changed_server AS (
         SELECT id FROM tool_execution.mcp_servers
@@ -63,24 +62,24 @@ FORGET_OTHERS = text(
     WHERE t.project_id = :project AND t.server_id = changed_server.id
     """
 )
-ONE = text(f"SELECT {_SERVER}, {_SIGN_IN} FROM tool_execution.mcp_servers {_OF}")
-PAGE = text(
+ONE = sql(f"SELECT {_SERVER}, {_SIGN_IN} FROM tool_execution.mcp_servers {_OF}")
+PAGE = sql(
     f"SELECT {_SERVER}, {_SIGN_IN} FROM tool_execution.mcp_servers"
     " WHERE project_id = :project AND name > :after ORDER BY name LIMIT :limit"
 )
-LOCK = text(f"SELECT id, enabled FROM tool_execution.mcp_servers {_OF} FOR UPDATE")
-DELETE = text(f"DELETE FROM tool_execution.mcp_servers {_OF}")
-DELETE_TOOLS = text(
+LOCK = sql(f"SELECT id, enabled FROM tool_execution.mcp_servers {_OF} FOR UPDATE")
+DELETE = sql(f"DELETE FROM tool_execution.mcp_servers {_OF}")
+DELETE_TOOLS = sql(
     "DELETE FROM tool_execution.tools WHERE project_id = :project AND mcp_server_id = :id"
 )
-CONTACT = text(
+CONTACT = sql(
     f"""
     UPDATE tool_execution.mcp_servers SET error = :error, last_contact_time = now()
     {_OF} RETURNING {_SERVER}
     """
 )
-FAILED = text(f"UPDATE tool_execution.mcp_servers SET error = :error {_OF}")
-CONNECTABLE = text(
+FAILED = sql(f"UPDATE tool_execution.mcp_servers SET error = :error {_OF}")
+CONNECTABLE = sql(
     f"""
     SELECT {_SERVER},
         (SELECT json_object_agg(s.name, encode(s.sealed, 'base64'))
@@ -104,14 +103,14 @@ _TOOL = f"""
         AND t.mcp_server_id = k.server_id
     WHERE k.project_id = :project AND k.server_id = :id
 """
-ALL_TOOLS = text(_TOOL)
-ONE_TOOL = text(f"{_TOOL} AND k.name = :name")
-TOOL_PAGE = text(f"{_TOOL} AND k.name > :after ORDER BY k.name LIMIT :limit")
-UNUSABLE = text(
+ALL_TOOLS = sql(_TOOL)
+ONE_TOOL = sql(f"{_TOOL} AND k.name = :name")
+TOOL_PAGE = sql(f"{_TOOL} AND k.name > :after ORDER BY k.name LIMIT :limit")
+UNUSABLE = sql(
     "SELECT name, reason FROM tool_execution.mcp_tools"
     " WHERE project_id = :project AND server_id = :id AND reason <> ''"
 )
-PUT_TOOL = text(
+PUT_TOOL = sql(
     f"""
     INSERT INTO tool_execution.mcp_tools (project_id, server_id, {", ".join(MCP_TOOL)})
     VALUES (:project, :server, {parameters_sql(MCP_TOOL)})
@@ -119,20 +118,20 @@ PUT_TOOL = text(
     """
 )
 
-USABLE = text(
+USABLE = sql(
     f"""
     SELECT {COLUMNS} FROM tool_execution.tools
     WHERE project_id = :project AND mcp_server_id = :id AND blocked = '' ORDER BY name
     """
 )
-TAKEN = text(
+TAKEN = sql(
     """
     SELECT name FROM tool_execution.tools
     WHERE project_id = :project AND name = ANY(CAST(:names AS text[]))
         AND mcp_server_id <> :server
     """
 )
-REGISTER = text(
+REGISTER = sql(
     f"""
     INSERT INTO tool_execution.tools AS t (project_id, {", ".join(SERVER_TOOL)})
     VALUES (:project, {parameters_sql(SERVER_TOOL)})
@@ -144,7 +143,7 @@ REGISTER = text(
             AND (t.version <> EXCLUDED.version OR t.blocked <> '')
     """
 )
-BLOCK = text(
+BLOCK = sql(
     """
     UPDATE tool_execution.tools SET blocked = :reason
     WHERE project_id = :project AND mcp_server_id = :server

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.shared.context import current_project
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import DatabaseConnection, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import (
     ANY_SUBJECT,
@@ -19,7 +17,7 @@ from strata.tool_execution.domain.registry import tool_missing
 
 _DELETED = "deleted: "
 # Only responses that may hold the tool are searched for its id.
-_PURGE = text(
+_PURGE = sql(
     f"""
     UPDATE tool_execution.requests SET response = CAST(:deleted AS text)
     WHERE project_id = :project AND (
@@ -47,7 +45,7 @@ class ToolRequests(ClaimedRequestTable):
             raise tool_missing(response.removeprefix(_DELETED))
         return response
 
-    async def purge(self, connection: AsyncConnection, tool_id: str) -> None:
+    async def purge(self, connection: DatabaseConnection, tool_id: str) -> None:
         """Destroys the responses that hold a tool; in the transaction that deletes it, after it."""
         values = {
             "project": current_project(),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
-_PUT = text(
+_PUT = sql(
     """
     INSERT INTO tool_execution.secrets (project_id, name, sealed)
     VALUES (:project, :name, CAST(:sealed AS bytea))
     ON CONFLICT (project_id, name) DO UPDATE SET sealed = EXCLUDED.sealed, update_time = now()
     """
 )
-_DELETE = text("DELETE FROM tool_execution.secrets WHERE project_id = :project AND name = :name")
+_DELETE = sql("DELETE FROM tool_execution.secrets WHERE project_id = :project AND name = :name")
 
 
 class PostgresSecretStore:

@@ -7,11 +7,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import text
-
 from strata.shared.context import current_project, require_caller
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.scopes import Scope
 from strata.tool_execution.domain.mcp import TOO_MANY_TOOLS
@@ -38,7 +35,7 @@ from strata.tool_execution.store.rows import (
 
 # A row that an older release has written may have the same version but lack newer columns. So these
 # columns are compared as well.
-_UPSERT = text(
+_UPSERT = sql(
     f"""
     INSERT INTO tool_execution.tools AS t (project_id, {", ".join(NEW_TOOL)})
     VALUES (:project, {parameters_sql(NEW_TOOL)})
@@ -52,13 +49,13 @@ _UPSERT = text(
     """
 )
 _SELECT = f"SELECT {COLUMNS} FROM tool_execution.tools WHERE project_id = :project"
-_BY_ID = text(f"{_SELECT} AND id = :key")
-_BY_NAME = text(f"{_SELECT} AND name = :key")
-_NAMED = text(
+_BY_ID = sql(f"{_SELECT} AND id = :key")
+_BY_NAME = sql(f"{_SELECT} AND name = :key")
+_NAMED = sql(
     f"{_SELECT} AND name = ANY(CAST(:names AS text[]))"
     " AND (blocked = '' OR name = ANY(CAST(:kept AS text[])))"
 )
-_OF_SERVERS = text(
+_OF_SERVERS = sql(
     """
     SELECT s.id, s.name, s.enabled, s.error,
         array(SELECT t.name FROM tool_execution.tools t
@@ -70,7 +67,7 @@ _OF_SERVERS = text(
 )
 # Differs from every digest of a request.
 _CHOICE = "tools of a run"
-_PAGE = text(
+_PAGE = sql(
     f"{_SELECT} AND name > :after AND blocked = ''"
     " AND (CAST(:types AS text[]) = '{}' OR type = ANY(CAST(:types AS text[])))"
     " ORDER BY name LIMIT :limit"
@@ -80,23 +77,23 @@ _SEALED = """
        FROM tool_execution.secrets s
       WHERE s.project_id = t.project_id AND s.name = ANY(t.secret_names))::text AS sealed
 """
-_RUNNABLE = text(
+_RUNNABLE = sql(
     f"SELECT {COLUMNS}, {_SEALED} FROM tool_execution.tools t"
     " WHERE project_id = :project AND name = ANY(CAST(:names AS text[]))"
 )
-_DELETE = text(
+_DELETE = sql(
     "DELETE FROM tool_execution.tools"
     " WHERE project_id = :project AND id = :id AND mcp_server_id = ''"
     " AND (:may_use_secrets OR secret_names = '{}')"
 )
-_SEARCHABLE = text(
+_SEARCHABLE = sql(
     f"""
     SELECT {COLUMNS_WITHOUT_SOURCE}, vector, vector_hash
     FROM tool_execution.tools WHERE project_id = :project AND blocked = ''
     ORDER BY name LIMIT :limit
     """
 )
-_KEEP = text(
+_KEEP = sql(
     """
     UPDATE tool_execution.tools t SET vector = v.vector, vector_hash = v.hash
     FROM unnest(CAST(:ids AS text[]), CAST(:hashes AS text[]), CAST(:vectors AS bytea[]))
@@ -227,7 +224,7 @@ def _rights() -> dict[str, bool]:
     return {"may_use_secrets": Scope.SECRETS in require_caller().scopes}
 
 
-async def _stored(connection: AsyncConnection, project: str, tool: Tool) -> Tool:
+async def _stored(connection: DatabaseConnection, project: str, tool: Tool) -> Tool:
     values = {"project": project, **to_values(tool), **_rights()}
     row = (await connection.execute(_UPSERT, values)).one_or_none()
     if row is None:

@@ -1,8 +1,9 @@
 """PostgreSQL for every service: tenant-bound transactions, page tokens, row-level security."""
 
 from strata.shared.db.batched_deletion import delete_in_batches
-from strata.shared.db.connections import StatementResult
+from strata.shared.db.connections import DatabaseConnection, StatementResult
 from strata.shared.db.database import Database
+from strata.shared.db.driver_connection import Row
 from strata.shared.db.errors import MissingTenantError
 from strata.shared.db.paging import (
     PAGE_BYTES,
@@ -18,14 +19,17 @@ from strata.shared.db.policies import (
     tenant_policy_sql,
     worker_policy_sql,
 )
-from strata.shared.db.statements import text_with_columns
+from strata.shared.db.statements import Statement, sql
 from strata.shared.db.statistics import Statistics
 
 __all__ = [
     "PAGE_BYTES",
     "Database",
+    "DatabaseConnection",
     "MissingTenantError",
     "Page",
+    "Row",
+    "Statement",
     "StatementResult",
     "Statistics",
     "decode_page_token",
@@ -35,7 +39,7 @@ __all__ = [
     "grant_sql",
     "page_limit",
     "rows_that_fit",
+    "sql",
     "tenant_policy_sql",
-    "text_with_columns",
     "worker_policy_sql",
 ]

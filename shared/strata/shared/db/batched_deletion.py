@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import TextClause
-
 from strata.protocol.errors import DeadlineExceededError
 from strata.shared.db.database import Database
+from strata.shared.db.statements import Statement
 
 _BATCH_ROWS = 1_000
 
 
 async def delete_in_batches(
-    worker: Database, statement: TextClause, values: Mapping[str, Any]
+    worker: Database, statement: Statement, values: Mapping[str, Any]
 ) -> int:
     """Executes a DELETE until it finds no more rows; returns the number of deleted rows.
 

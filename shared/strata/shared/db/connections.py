@@ -1,46 +1,50 @@
-"""Connections to PostgreSQL that send textual statements to the driver without SQLAlchemy.
-
-SQLAlchemy opens the connections, translates statements (`driver_statements`), and executes what is
-no single textual statement: savepoints, and statements with several sets of parameters.
-"""
+"""Connections to PostgreSQL, which keep their prepared statements."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import asyncpg
-from sqlalchemy.engine import IteratorResult
-from sqlalchemy.engine.result import SimpleResultMetaData
-from sqlalchemy.exc import DBAPIError, IntegrityError, ProgrammingError
-from sqlalchemy.sql.expression import Executable
 
 from strata.shared import context
-from strata.shared.db.async_engine import AsyncConnection, AsyncEngine
-from strata.shared.db.driver_statements import DriverStatement, DriverStatements
+from strata.shared.db.driver_connection import DriverConnection, Row
 from strata.shared.db.errors import is_outdated
 from strata.shared.db.policies import SHARED_SCHEMA, TENANT_TYPE
 from strata.shared.db.statement_spans import statement_span
+from strata.shared.db.statements import Statement
 from strata.shared.db.statistics import Statistics
 
+_CONNECT_SECONDS = 10.0
+_CLOSE_SECONDS = 2.0
+_SAVEPOINT = "strata_savepoint"
+# The first byte of PostgreSQL's binary form of jsonb: its version.
+_JSONB_VERSION = b"\x01"
+_DECODER = json.JSONDecoder()
 
-class StatementResult(IteratorResult[Any]):
+
+class StatementResult:
     """The rows of a statement, all of which have arrived.
 
     Args:
-        columns: The names of its columns.
-        records: The rows.
+        rows: The rows.
         status: What the server says about the statement, such as ``UPDATE 3``.
     """
 
-    def __init__(
-        self, columns: SimpleResultMetaData, records: Iterable[Sequence[Any]], status: str
-    ) -> None:
-        super().__init__(columns, iter(records))
+    __slots__ = ("_rows", "_status")
+
+    def __init__(self, rows: Sequence[Row], status: str) -> None:
+        self._rows = rows
         self._status = status
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
 
     @property
     def rowcount(self) -> int:
@@ -48,72 +52,112 @@ class StatementResult(IteratorResult[Any]):
         number = self._status.rpartition(" ")[2]
         return int(number) if number.isdecimal() else -1
 
+    def all(self) -> Sequence[Row]:
+        """Returns the rows."""
+        return self._rows
+
+    def first(self) -> Row | None:
+        """Returns the first row; None if there is none."""
+        return self._rows[0] if self._rows else None
+
+    def one(self) -> Row:
+        """Returns the only row.
+
+        Raises:
+            LookupError: There is none, or there are several.
+        """
+        if len(self._rows) != 1:
+            raise LookupError(f"one row was expected, and there are {len(self._rows)}")
+        return self._rows[0]
+
+    def one_or_none(self) -> Row | None:
+        """Returns the only row; None if there is none.
+
+        Raises:
+            LookupError: There are several.
+        """
+        return self.one() if self._rows else None
+
+    def scalar(self) -> Any:
+        """Returns the first value of the first row; None if there is no row."""
+        return self._rows[0][0] if self._rows else None
+
+    def scalar_one(self) -> Any:
+        """Returns the first value of the only row.
+
+        Raises:
+            LookupError: See `one`.
+        """
+        return self.one()[0]
+
+    def scalar_one_or_none(self) -> Any:
+        """Returns the first value of the only row; None if there is no row.
+
+        Raises:
+            LookupError: There are several.
+        """
+        return self.one()[0] if self._rows else None
+
+    def scalars(self) -> list[Any]:
+        """Returns the first value of each row."""
+        return [row[0] for row in self._rows]
+
 
 @dataclass(slots=True)
-class StatementsOfDatabase:
+class ConnectionOptions:
     """What the connections of a database have in common.
 
     Attributes:
-        translated: The statements.
-        statistics: Counts them.
+        url: `postgresql://user:password@host:port/database`.
+        server_settings: Settings of a session.
+        statistics: Counts connections and statements.
         most_prepared: Prepared statements of a connection; 0 to prepare each for one execution.
-        name: Returns a name for a prepared statement.
         schema: Number of the form of the database's schema. It is raised when a prepared statement
             turns out to be outdated; every connection then prepares its statements again.
     """
 
-    translated: DriverStatements
+    url: str
+    server_settings: Mapping[str, str]
     statistics: Statistics
     most_prepared: int
-    name: Callable[[], str]
     schema: int = 0
 
 
-class DatabaseConnection(AsyncConnection):
-    """A connection, which stays open between its uses.
+class DatabaseConnection:
+    """A connection, which stays open between its uses. Create it with `connect`.
 
-    Args:
-        engine: Opens it.
-        statements: The statements.
+    Attributes:
+        driver: The driver's connection.
+        knows_tenant_type: Whether the driver has the codec of `TENANT_TYPE`.
     """
 
-    __slots__ = ("_lock", "_prepared", "_schema", "_statements", "driver", "knows_tenant_type")
+    __slots__ = ("_lock", "_options", "_prepared", "_schema", "driver", "knows_tenant_type")
 
-    driver: asyncpg.Connection[Any]
-
-    def __init__(self, engine: AsyncEngine, statements: StatementsOfDatabase) -> None:
-        super().__init__(engine)
-        self._statements = statements
-        self._schema = statements.schema
-        self._prepared: OrderedDict[DriverStatement, tuple[Any, SimpleResultMetaData]] = (
-            OrderedDict()
-        )
+    def __init__(self, driver: asyncpg.Connection[Any], options: ConnectionOptions) -> None:
+        self.driver = driver
+        self._options = options
+        self._schema = options.schema
+        self._prepared: OrderedDict[Statement, Any] = OrderedDict()
         # The driver refuses a statement while another one is under way.
         self._lock = asyncio.Lock()
         self.knows_tenant_type = False
 
-    async def open(self) -> None:
-        """Opens it.
+    @classmethod
+    async def connect(cls, options: ConnectionOptions) -> DatabaseConnection:
+        """Opens a connection.
 
         Raises:
-            Exception: The server cannot be reached, as an error of the driver or of the system.
+            OSError: The server cannot be reached.
+            asyncpg.PostgresError: The server refuses the connection.
         """
-        await self.start()
-        assert self.sync_connection is not None
-        pooled = self.sync_connection.connection
-        self.driver = cast("asyncpg.Connection[Any]", pooled.driver_connection)
+        connection = cls(await connect(options.url, options.server_settings), options)
+        options.statistics.connections += 1
+        return connection
 
     @property
     def is_unused(self) -> bool:
-        """Whether it is open and has no transaction, neither in SQLAlchemy nor at the server."""
-        connection, driver = self.sync_connection, self.driver
-        return not (
-            driver.is_closed()
-            or driver.is_in_transaction()
-            or connection is None
-            or connection.invalidated
-            or connection.in_transaction()
-        )
+        """Whether it is open and has no transaction."""
+        return not (self.driver.is_closed() or self.driver.is_in_transaction())
 
     async def learn_tenant_type(self) -> None:
         """Configures the driver to send a tenant as text, once for each connection.
@@ -127,85 +171,156 @@ class DatabaseConnection(AsyncConnection):
             self.knows_tenant_type = True
 
     async def execute(
-        self,
-        statement: Executable,
-        parameters: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
-        **options: Any,
-    ) -> Any:
-        """Executes a statement; see `AsyncConnection.execute`."""
-        if not options and not isinstance(parameters, list | tuple):
-            translated = self._statements.translated.translate(statement)
-            if translated is not None:
-                values = cast("Mapping[str, object]", parameters or {})
-                return await self.run(translated, values)
-        async with self._lock:
-            return await super().execute(statement, parameters, **options)
-
-    async def run(
-        self, statement: DriverStatement, values: Mapping[str, object]
+        self, statement: Statement, values: Mapping[str, object] | None = None
     ) -> StatementResult:
-        """Executes a statement of the driver.
+        """Executes a statement.
+
+        Args:
+            statement: The statement.
+            values: The values of its parameters, by name; others are ignored.
 
         Raises:
-            sqlalchemy.exc.IntegrityError: It violates a constraint.
-            sqlalchemy.exc.DBAPIError: It failed for another reason.
-            sqlalchemy.exc.InvalidRequestError: A value is missing.
+            asyncpg.IntegrityConstraintViolationError: It violates a constraint.
+            asyncpg.PostgresError: It failed for another reason.
+            asyncpg.InterfaceError: The driver refused it, or the connection is closed.
+            ValueError: A value is missing.
         """
         async with self._lock:
-            return await self.run_alone(statement, values)
+            return await self.execute_alone(statement, values or {})
 
-    async def run_alone(
-        self, statement: DriverStatement, values: Mapping[str, object]
+    async def execute_alone(
+        self, statement: Statement, values: Mapping[str, object]
     ) -> StatementResult:
         """Executes a statement, for a caller that nobody shares the connection with.
 
-        Raises: as `run` does.
+        Raises: as `execute` does.
         """
         arguments = statement.arguments(values)
-        self._statements.statistics.count_statement(statement.sql)
+        self._options.statistics.count_statement(statement.text)
         span = context.current().span
         try:
             if span is None:
                 return await self._execute(statement, arguments)
-            with statement_span(span, statement.sql):
+            with statement_span(span, statement.text):
                 return await self._execute(statement, arguments)
         except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             if is_outdated(error):
-                self._statements.schema += 1
-            raise _as_sqlalchemy(error)(statement.sql, tuple(arguments), error) from error
+                self._options.schema += 1
+            raise
 
-    async def _execute(
-        self, statement: DriverStatement, arguments: Sequence[object]
-    ) -> StatementResult:
-        if self._schema != self._statements.schema:
-            self._schema = self._statements.schema
+    @asynccontextmanager
+    async def undone(self) -> AsyncIterator[None]:
+        """Runs the block, and then undoes its statements; other ones of the transaction stay.
+
+        Use it in a transaction. It is not nested.
+        """
+        async with self._lock:
+            await self.driver.execute(f"SAVEPOINT {_SAVEPOINT}")
+        try:
+            yield
+        finally:
+            if not self.driver.is_closed():
+                async with self._lock:
+                    await self.driver.execute(
+                        f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}; RELEASE SAVEPOINT {_SAVEPOINT}"
+                    )
+
+    async def close(self) -> None:
+        """Closes it, in order if the server answers soon."""
+        try:
+            await self.driver.close(timeout=_CLOSE_SECONDS)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            self.driver.terminate()
+
+    async def _execute(self, statement: Statement, arguments: Sequence[object]) -> StatementResult:
+        if self._schema != self._options.schema:
+            self._schema = self._options.schema
             self._prepared.clear()
             await self.driver.reload_schema_state()
-        entry = self._prepared.get(statement)
-        if entry is None:
-            entry = await self._prepare(statement)
+        prepared = self._prepared.get(statement)
+        if prepared is None:
+            prepared = await self._prepare(statement)
         else:
             self._prepared.move_to_end(statement)
-        prepared, columns = entry
-        records = await prepared.fetch(*arguments)
-        return StatementResult(columns, records, prepared.get_statusmsg())
+        return StatementResult(await prepared.fetch(*arguments), prepared.get_statusmsg())
 
-    async def _prepare(self, statement: DriverStatement) -> tuple[Any, SimpleResultMetaData]:
+    async def _prepare(self, statement: Statement) -> Any:
         prepare: Callable[..., Awaitable[Any]] = self.driver.prepare
-        prepared = await prepare(statement.sql, name=self._statements.name())
-        names = statement.columns or [column.name for column in prepared.get_attributes()]
-        result = prepared, SimpleResultMetaData(names)
-        if self._statements.most_prepared:
-            self._prepared[statement] = result
-            if len(self._prepared) > self._statements.most_prepared:
+        prepared = await prepare(statement.text, name=unique_statement_name())
+        if self._options.most_prepared:
+            self._prepared[statement] = prepared
+            if len(self._prepared) > self._options.most_prepared:
                 self._prepared.popitem(last=False)
-        return result
+        return prepared
 
 
-def _as_sqlalchemy(error: Exception) -> type[DBAPIError]:
-    """Returns the class that SQLAlchemy has for an error of the driver."""
-    if isinstance(error, asyncpg.IntegrityConstraintViolationError):
-        return IntegrityError
-    if isinstance(error, asyncpg.SyntaxOrAccessError):
-        return ProgrammingError
-    return DBAPIError
+async def connect(url: str, server_settings: Mapping[str, str]) -> DriverConnection:
+    """Opens a connection of the driver, with rows as `Row` and JSON as Python values.
+
+    If the caller is cancelled, the connection is completed and then closed. A driver that is
+    cancelled while connecting would leave a broken session and an error in the server's log.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`.
+        server_settings: Settings of the session.
+
+    Raises:
+        OSError: The server cannot be reached.
+        asyncpg.PostgresError: The server refuses the connection.
+    """
+    connecting = asyncio.ensure_future(_connect(url, server_settings))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        connecting.add_done_callback(_hang_up)
+        raise
+
+
+async def _connect(url: str, server_settings: Mapping[str, str]) -> DriverConnection:
+    driver: DriverConnection = await asyncpg.connect(
+        url,
+        connection_class=DriverConnection,
+        record_class=Row,
+        timeout=_CONNECT_SECONDS,
+        server_settings=dict(server_settings),
+        # `DatabaseConnection` keeps the statements: a cache of the driver's would keep each twice.
+        statement_cache_size=0,
+    )
+    try:
+        for name, encode, decode in (
+            ("json", str.encode, _decode_json),
+            ("jsonb", _encode_jsonb, _decode_jsonb),
+        ):
+            await driver.set_type_codec(
+                name, schema="pg_catalog", encoder=encode, decoder=decode, format="binary"
+            )
+    except BaseException:
+        driver.terminate()
+        raise
+    return driver
+
+
+def _hang_up(connecting: asyncio.Future[DriverConnection]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
+
+
+def _encode_jsonb(text: str) -> bytes:
+    return _JSONB_VERSION + text.encode()
+
+
+def _decode_jsonb(data: bytes) -> Any:
+    return _decode_json(data[1:])
+
+
+def _decode_json(data: bytes) -> Any:
+    # PostgreSQL's own text of a value: `json.loads` would call eight functions to check it.
+    return _DECODER.raw_decode(data.decode())[0]
+
+
+def unique_statement_name() -> str:
+    """Returns a name for a prepared statement that no other client uses.
+
+    Behind a pooler two clients may share one connection to the server.
+    """
+    return f"strata_{uuid.uuid4().hex}"

@@ -1,51 +1,34 @@
 """Database transactions that are bound to one tenant.
 
-SQLAlchemy provides statements and opens connections. Transactions are managed here, because their
-first message does two things: it sends BEGIN and sets the tenant for row-level security. As one
-simple query they take one round trip. The driver is in autocommit mode, so SQLAlchemy sends no
-separate BEGIN, COMMIT or ROLLBACK.
+Transactions are managed here, because their first message does two things: it sends BEGIN and sets
+the tenant for row-level security. As one simple query they take one round trip.
 
-A statement that is alone in its transaction needs none of the three. `Database.execute` sends it
-as it is, and the type of its parameter sets the tenant (`policies.TENANT_TYPE`): one round trip
-instead of three, and half the CPU time of PostgreSQL.
-
-Medians on loopback, two cores, nothing to flush: an empty transaction 0.18 ms, with one SELECT
-0.42 ms, with five 1.07 ms. The three messages of an empty transaction over a bare asyncpg
-connection take 0.09 ms; asyncpg's pool and transaction with a separate statement for the tenant
-take 0.22 ms. SQLAlchemy added about 0.2 ms to each statement, which is why it only translates them
-now (`connections`).
+A statement that is alone in its transaction needs no BEGIN. `Database.execute` sends it as it is,
+and the type of its parameter sets the tenant (`policies.TENANT_TYPE`): one round trip instead of
+three, and half the CPU time of PostgreSQL.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import asyncpg
-from sqlalchemy import Row, TextClause, TextualSelect, event, text
-from sqlalchemy.engine import ExceptionContext, make_url
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import QueuePool
 
 from strata.protocol.errors import InternalError
 from strata.shared import context
-from strata.shared.db.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 from strata.shared.db.connections import (
+    ConnectionOptions,
     DatabaseConnection,
     StatementResult,
-    StatementsOfDatabase,
 )
-from strata.shared.db.driver_connection import DriverConnection
-from strata.shared.db.driver_statements import DriverStatement, DriverStatements
+from strata.shared.db.driver_connection import Row
 from strata.shared.db.errors import (
     MissingTenantError,
     as_strata_error,
@@ -57,24 +40,20 @@ from strata.shared.db.errors import (
 )
 from strata.shared.db.policies import TENANT_SETTING
 from strata.shared.db.statement_spans import statement_span
+from strata.shared.db.statements import Statement, sql
 from strata.shared.db.statistics import Statistics
 from strata.shared.fair_slots import ANY_NUMBER, SHARE, FairSlots, Slot
 from strata.shared.logs import get_logger
 from strata.shared.partitions import ANY_PARTITION, DEFAULT_PARTITION, not_configured
 from strata.shared.telemetry import Histogram
 
-# Runs a statement on a cursor, with its parameters.
-_Execute = Callable[..., None]
-
 # It is put into SQL text, so only the characters of ids are allowed.
 _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
 _RELEASE_SECONDS = 5.0
-_CONNECT_SECONDS = 10.0
-_DECODER = json.JSONDecoder()
 
 # Work of the system counts as work of one more project.
 _NO_TENANT = ""
-_PING = text("SELECT 1")
+_PING = sql("SELECT 1")
 
 _log = get_logger(__name__)
 
@@ -93,24 +72,18 @@ class _Session:
 
 
 @dataclass(slots=True)
-class _IdleConnections:
-    """The open connections that are not in use, in the order of their last use.
+class _Connections:
+    """The connections of a database, which its views share.
 
-    A database and its views share them. SQLAlchemy's pool counts them as in use: to give one back
-    and to take it out again would cost as much as a statement.
+    Attributes:
+        idle: The open ones that are not in use, in the order of their last use.
+        in_use: Number of those in use.
+        closed: Whether they are closed after their use.
     """
 
-    connections: list[DatabaseConnection] = field(default_factory=list)
+    idle: list[DatabaseConnection] = field(default_factory=list)
+    in_use: int = 0
     closed: bool = False
-
-
-def _to_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _from_json(text: str) -> Any:
-    # PostgreSQL's own text of a value: `json.loads` would call eight functions to check it.
-    return _DECODER.raw_decode(text)[0]
 
 
 class Database:
@@ -164,12 +137,9 @@ class Database:
         self._pool_timeout = pool_timeout
         self.statistics = Statistics()
         self._releases: set[asyncio.Task[None]] = set()
-        self._engine = _engine(
+        self._options = ConnectionOptions(
             url,
-            pool_size=pool_size,
-            pool_timeout=pool_timeout,
-            prepared_statements=prepared_statements,
-            server_settings={
+            {
                 "application_name": application_name,
                 "statement_timeout": str(int(statement_timeout * 1000)),
                 "idle_in_transaction_session_timeout": "60000",
@@ -178,17 +148,11 @@ class Database:
                 # Ends the statements of disconnected clients soon, which frees their locks.
                 "client_connection_check_interval": "2000",
             },
-        )
-        self._statements = StatementsOfDatabase(
-            DriverStatements(self._engine.dialect),
             self.statistics,
             prepared_statements,
-            unique_statement_name,
         )
         # The connection used last is used next, so that surplus ones of a burst become idle.
-        self._idle = _IdleConnections()
-        event.listen(self._engine.sync_engine, "handle_error", _keep_when_cancelled)
-        event.listen(self._engine.sync_engine.pool, "connect", self._count_connection)
+        self._connections = _Connections()
 
     def of_any_partition(self) -> Database:
         """Returns this database, with the same connections, for tables that are of no partition."""
@@ -199,18 +163,12 @@ class Database:
     @property
     def connections(self) -> int:
         """Number of open connections."""
-        return self._pool.checkedin() + self._pool.checkedout()
+        return len(self._connections.idle) + self._connections.in_use
 
     @property
     def connections_in_use(self) -> int:
         """Number of connections in use."""
-        return self._pool.checkedout() - len(self._idle.connections)
-
-    @property
-    def _pool(self) -> QueuePool:
-        pool = self._engine.sync_engine.pool
-        assert isinstance(pool, QueuePool)
-        return pool
+        return self._connections.in_use
 
     @asynccontextmanager
     async def transaction(
@@ -221,11 +179,10 @@ class Database:
         snapshot: bool = False,
         generic_plan: bool = False,
         long: bool = False,
-    ) -> AsyncIterator[AsyncConnection]:
+    ) -> AsyncIterator[DatabaseConnection]:
         """Runs the block in one transaction that sees one project's rows only.
 
-        It commits when the block ends and rolls back when the block raises. Do not call
-        `commit` or `rollback` on the connection; `begin_nested` makes a savepoint.
+        It commits when the block ends and rolls back when the block raises.
 
         Args:
             project_id: The tenant; by default that of the call being served.
@@ -265,7 +222,7 @@ class Database:
     @asynccontextmanager
     async def system_transaction(
         self, *, read_only: bool = False
-    ) -> AsyncIterator[AsyncConnection]:
+    ) -> AsyncIterator[DatabaseConnection]:
         """Runs the block in one transaction without a tenant.
 
         Row-level security then shows no row, except to a worker role whose policies name the
@@ -277,7 +234,7 @@ class Database:
 
     async def execute(
         self,
-        statement: TextClause | TextualSelect,
+        statement: Statement,
         values: Mapping[str, object],
         *,
         project_id: str | None = None,
@@ -301,13 +258,12 @@ class Database:
         bound = {**values, name: tenant}
         if not self._may_run_alone:
             async with self.transaction(project_id=tenant, read_only=read_only) as connection:
-                return await _own(connection).run(self._statements.translated.of(statement), bound)
-        alone = self._statements.translated.of(statement, name)
-        return await self._run_alone(alone, bound, tenant=tenant, read_only=read_only)
+                return await connection.execute(statement, bound)
+        return await self._run_alone(
+            statement.of_tenant(name), bound, tenant=tenant, read_only=read_only
+        )
 
-    async def query(
-        self, statement: TextClause | TextualSelect, **values: object
-    ) -> Sequence[Row[Any]]:
+    async def query(self, statement: Statement, **values: object) -> Sequence[Row]:
         """Returns the rows of one SELECT of the calling project.
 
         Args:
@@ -320,31 +276,29 @@ class Database:
         return (await self.execute(statement, bound, read_only=True)).all()
 
     async def system_execute(
-        self, statement: TextClause, values: Mapping[str, object] | None = None
+        self, statement: Statement, values: Mapping[str, object] | None = None
     ) -> StatementResult:
         """Runs one statement without a tenant as a separate transaction; see `execute`.
 
         It sees what `system_transaction` sees. Raises as `transaction` does.
         """
-        plain = self._statements.translated.of(statement)
         if not self._may_run_alone:
             async with self.system_transaction() as connection:
-                return await _own(connection).run(plain, values or {})
-        return await self._run_alone(plain, values or {}, read_only=False)
+                return await connection.execute(statement, values)
+        return await self._run_alone(statement, values or {}, read_only=False)
 
     async def system_query(
-        self, statement: TextClause, values: Mapping[str, object] | None = None
-    ) -> Sequence[Row[Any]]:
+        self, statement: Statement, values: Mapping[str, object] | None = None
+    ) -> Sequence[Row]:
         """Returns the rows of one SELECT without a tenant, as `system_transaction` sees them.
 
         It runs outside of a transaction: one round trip instead of three. Use it for queries that
         are repeated often, such as polls. Raises as `transaction` does.
         """
-        plain = self._statements.translated.of(statement)
         if not self._may_run_alone:
             async with self.system_transaction(read_only=True) as connection:
-                return (await _own(connection).run(plain, values or {})).all()
-        return (await self._run_alone(plain, values or {}, read_only=True)).all()
+                return (await connection.execute(statement, values)).all()
+        return (await self._run_alone(statement, values or {}, read_only=True)).all()
 
     def _tenant(self, project_id: str | None) -> str:
         """Returns the project that a transaction is bound to: by default the call's project."""
@@ -365,7 +319,7 @@ class Database:
 
     async def _run_alone(
         self,
-        statement: DriverStatement,
+        statement: Statement,
         values: Mapping[str, object],
         *,
         read_only: bool,
@@ -377,7 +331,7 @@ class Database:
             try:
                 if tenant != _NO_TENANT:
                     await session.connection.learn_tenant_type()
-                result = await session.connection.run_alone(statement, values)
+                result = await session.connection.execute_alone(statement, values)
             except BaseException as error:
                 await self._release(session)
                 is_harmless = is_lost_connection if read_only else was_not_sent
@@ -403,12 +357,11 @@ class Database:
 
     async def close(self) -> None:
         """Closes all connections, after those in use have been returned."""
-        self._idle.closed = True
+        self._connections.closed = True
         if self._releases:
             await asyncio.wait(self._releases, timeout=_RELEASE_SECONDS)
-        while self._idle.connections:
-            await self._idle.connections.pop().close()
-        await self._engine.dispose()
+        while self._connections.idle:
+            await self._connections.idle.pop().close()
 
     @asynccontextmanager
     async def _run(
@@ -486,16 +439,17 @@ class Database:
             raise pool_exhausted() from error
 
     async def _connection(self, slot: Slot, *, new: bool) -> _Session:
+        connections = self._connections
+        connections.in_use += 1
         try:
-            while self._idle.connections:
-                connection = self._idle.connections.pop()
+            while connections.idle:
+                connection = connections.idle.pop()
                 if not (new or connection.driver.is_closed()):
                     return _Session(connection, slot)
-                await self._close(connection)
-            connection = DatabaseConnection(self._engine, self._statements)
-            await connection.open()
-            return _Session(connection, slot)
-        except Exception as error:
+                connection.driver.terminate()
+            return _Session(await DatabaseConnection.connect(self._options), slot)
+        except BaseException as error:
+            connections.in_use -= 1
             # While connecting, any error of the operating system is one of the database.
             lost = isinstance(error, OSError)
             strata_error = unavailable(str(error)) if lost else as_strata_error(error)
@@ -539,34 +493,22 @@ class Database:
         Otherwise it is closed, so that the next user cannot get a transaction of another tenant.
         """
         connection = session.connection
-        if connection.is_unused and not self._idle.closed:
-            self._idle.connections.append(connection)
+        if connection.is_unused and not self._connections.closed:
+            self._connections.in_use -= 1
+            self._connections.idle.append(connection)
             session.slot.release()
         else:
             await self._shielded(self._put_away(session))
 
     async def _put_away(self, session: _Session) -> None:
-        driver, connection = session.driver, session.connection
         try:
-            if not (driver.is_closed() or driver.is_in_transaction() or connection.invalidated):
-                # Ends what SQLAlchemy has begun for a savepoint; the server has no part in it.
-                with suppress(SQLAlchemyError):
-                    await connection.rollback()
-            if not connection.is_unused:
-                driver.terminate()
-                await self._close(connection)
-            elif self._idle.closed:
-                await connection.close()
+            if session.connection.is_unused:
+                await session.connection.close()
             else:
-                self._idle.connections.append(connection)
+                session.driver.terminate()
         finally:
+            self._connections.in_use -= 1
             session.slot.release()
-
-    @staticmethod
-    async def _close(connection: DatabaseConnection) -> None:
-        """Makes SQLAlchemy forget a connection that is closed."""
-        await connection.invalidate()
-        await connection.close()
 
     async def _shielded(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` to its end even if the caller is cancelled meanwhile."""
@@ -579,94 +521,3 @@ class Database:
         self._releases.discard(task)
         if not task.cancelled():
             task.exception()  # marks it as retrieved; a waiting caller gets it from the shield
-
-    def _run_statement(self, run: _Execute, cursor: Any, statement: str, *rest: Any) -> bool:
-        """Counts a statement, and runs it in a span if the call is traced; returns whether."""
-        self.statistics.count_statement(statement)
-        span = context.current().span
-        if span is None:
-            return False
-        with statement_span(span, statement):
-            run(cursor, statement, *rest)
-        return True
-
-    def _count_connection(self, *_connection: Any) -> None:
-        if not self.statistics.connections:
-            # From here on: what SQLAlchemy asks a server first is not counted. The dialect has the
-            # listeners because those of an engine are joined anew for each connection in use.
-            dialect = self._engine.sync_engine.dialect
-            for name in ("do_execute", "do_executemany", "do_execute_no_params"):
-                event.listen(dialect, name, partial(self._run_statement, getattr(dialect, name)))
-        self.statistics.connections += 1
-
-
-def _own(connection: AsyncConnection) -> DatabaseConnection:
-    assert isinstance(connection, DatabaseConnection)
-    return connection
-
-
-def _keep_when_cancelled(failure: ExceptionContext) -> None:
-    # SQLAlchemy would disconnect; we wait until the server ends the statement, and roll back.
-    if isinstance(failure.original_exception, asyncio.CancelledError):
-        failure.is_disconnect = False
-
-
-def _engine(
-    url: str,
-    *,
-    pool_size: int,
-    pool_timeout: float,
-    prepared_statements: int,
-    server_settings: Mapping[str, str],
-) -> AsyncEngine:
-    return create_async_engine(
-        make_url(url).set(drivername="postgresql+asyncpg"),
-        isolation_level="AUTOCOMMIT",
-        pool_size=pool_size,
-        max_overflow=0,
-        pool_timeout=pool_timeout,
-        # `_release` ensures that no transaction is open; a reset would cost a round trip.
-        pool_reset_on_return=None,
-        json_serializer=_to_json,
-        json_deserializer=_from_json,
-        connect_args={
-            "async_creator_fn": _connect,
-            "timeout": _CONNECT_SECONDS,
-            "server_settings": dict(server_settings),
-            "prepared_statement_cache_size": prepared_statements,
-            # SQLAlchemy caches the statements, so asyncpg's cache would keep each one twice.
-            # Without its cache asyncpg gives no names, and unnamed statements are planned each
-            # time.
-            "statement_cache_size": 0,
-            "prepared_statement_name_func": unique_statement_name,
-        },
-    )
-
-
-async def _connect(*arguments: Any, **options: Any) -> asyncpg.Connection[Any]:
-    """Connects; if the caller is cancelled, it completes the connection and closes it.
-
-    A driver that is cancelled while connecting would leave a broken session and an error in the
-    server's log.
-    """
-    connecting = asyncio.ensure_future(
-        asyncpg.connect(*arguments, connection_class=DriverConnection, **options)
-    )
-    try:
-        return await asyncio.shield(connecting)
-    except asyncio.CancelledError:
-        connecting.add_done_callback(_hang_up)
-        raise
-
-
-def _hang_up(connecting: asyncio.Future[DriverConnection]) -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result().terminate()
-
-
-def unique_statement_name() -> str:
-    """Returns a name for a prepared statement that no other client uses.
-
-    Behind a pooler two clients may share one connection to the server.
-    """
-    return f"strata_{uuid.uuid4().hex}"

@@ -21,8 +21,25 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+
+class Row(asyncpg.Record):
+    """A row of a result: its values by position, by name, and as attributes."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    else:
+
+        def __getattr__(self, name):
+            try:
+                return self[name]
+            except KeyError:
+                raise AttributeError(f"the row has no column {name!r}") from None
+
+
 if TYPE_CHECKING:
-    _Base = asyncpg.Connection[asyncpg.Record]
+    _Base = asyncpg.Connection[Row]
 else:
     _Base = asyncpg.Connection
 

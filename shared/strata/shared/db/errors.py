@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncpg
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from strata.protocol.errors import (
     AbortedError,
@@ -55,34 +53,23 @@ class MissingTenantError(InternalError):
     default_reason = Reason.TENANT_MISSING
 
 
-def driver_error(error: BaseException) -> BaseException:
-    """Returns the driver's error, unwrapped from SQLAlchemy's."""
-    if not isinstance(error, DBAPIError) or error.orig is None:
-        return error
-    if isinstance(error.orig, asyncpg.PostgresError | asyncpg.InterfaceError):
-        return error.orig
-    # A statement that passed SQLAlchemy.
-    return error.orig.__cause__ or error.orig
-
-
 def is_lost_connection(error: BaseException) -> bool:
     """Returns whether the connection failed, and not the statement."""
-    cause = driver_error(error)
-    if isinstance(cause, asyncpg.InterfaceError):
-        return "closed" in str(cause)
-    return isinstance(cause, _LOST)
+    if isinstance(error, asyncpg.InterfaceError):
+        return "closed" in str(error)
+    return isinstance(error, _LOST)
 
 
 def was_not_sent(error: BaseException) -> bool:
     """Returns whether the connection failed before the server could begin the statement."""
-    cause = driver_error(error)
-    if isinstance(cause, asyncpg.InterfaceError):
+    if isinstance(error, asyncpg.InterfaceError):
         # The driver's check before it sends.
-        return "connection is closed" in str(cause)
+        return "connection is closed" in str(error)
     # The server sends this to a session that waits for its next statement, and reads none after it.
     # If the connection breaks while the driver writes a statement, it is the cause of that error.
-    if isinstance(cause, asyncpg.ConnectionDoesNotExistError):
-        cause = cause.__cause__ or cause
+    cause = error
+    if isinstance(error, asyncpg.ConnectionDoesNotExistError):
+        cause = error.__cause__ or error
     return isinstance(cause, asyncpg.IdleSessionTimeoutError)
 
 
@@ -91,7 +78,7 @@ def is_outdated(error: BaseException) -> bool:
 
     The statement was refused, so it took no effect; it succeeds when it is prepared again.
     """
-    return isinstance(driver_error(error), _OUTDATED)
+    return isinstance(error, _OUTDATED)
 
 
 def unavailable(detail: str = "") -> UnavailableError:
@@ -137,23 +124,20 @@ def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataE
         read_only: The transaction was started as read-only, so that a refused write is a defect
             and not a state of the server.
     """
-    if isinstance(error, PoolTimeoutError):
-        return pool_exhausted()
-    cause = driver_error(error)
     if is_lost_connection(error):
-        return unavailable(str(cause))
-    state = getattr(cause, "sqlstate", None) or ""
+        return unavailable(str(error))
+    state = getattr(error, "sqlstate", None) or ""
     if state.startswith(_PASSING_STATES) or (state == _READ_ONLY and not read_only):
-        return unable(str(cause))
-    if isinstance(cause, _CONFLICT):
+        return unable(str(error))
+    if isinstance(error, _CONFLICT):
         return AbortedError(
             "a concurrent change took effect first; try again",
             reason=Reason.EDIT_CONFLICT,
             retry_after=0.0,
         )
-    if isinstance(cause, asyncpg.QueryCanceledError):
+    if isinstance(error, asyncpg.QueryCanceledError):
         return DeadlineExceededError("a database statement took too long")
-    if isinstance(cause, _UNSTORABLE):
+    if isinstance(error, _UNSTORABLE):
         # For fields that the service does not check itself; such a check would name the field.
         return InvalidArgumentError("a text of the request contains the character NUL")
     return None

@@ -1,68 +1,76 @@
-"""SQL statements whose result columns are declared, and statements of a single tenant."""
+"""SQL statements with named parameters, in the form that the driver executes."""
 
 from __future__ import annotations
 
-from sqlalchemy import TextClause, TextualSelect, bindparam, column, text
-from sqlalchemy.types import UserDefinedType
+import re
+from collections.abc import Mapping
+from functools import lru_cache
 
 from strata.shared.db.policies import TENANT_TYPE
 
-
-class _Tenant(UserDefinedType[str]):
-    """The type `TENANT_TYPE`: its parameter is cast to it in the text of the statement."""
-
-    cache_ok = True
-    render_bind_cast = True
-
-    def get_col_spec(self, **_options: object) -> str:
-        return TENANT_TYPE
+# ``:name``, but neither a cast (``::text``) nor a colon after a backslash.
+_PARAMETER = re.compile(r"(?<![:\w\\]):(\w+)(?![:\w])")
+_ESCAPED_COLON = re.compile(r"\\(:\w*)(?![:\w])")
+# Statements whose text is made for a call are few, and their texts repeat.
+_MOST_STATEMENTS = 2_000
 
 
-def with_tenant(statement: TextClause | TextualSelect, name: str) -> TextClause | TextualSelect:
-    """Returns the statement such that one of its parameters binds it to a tenant.
+class Statement:
+    """A statement with numbered parameters. Create it with `sql`.
+
+    Attributes:
+        text: Its text, as PostgreSQL reads it.
+        parameters: The names of the parameters, in the order of their numbers.
+    """
+
+    __slots__ = ("_of_tenants", "_source", "parameters", "text")
+
+    def __init__(self, source: str, tenant: str = "") -> None:
+        numbers: dict[str, int] = {}
+
+        def number(match: re.Match[str]) -> str:
+            name = match[1]
+            cast = f"::{TENANT_TYPE}" if name == tenant else ""
+            return f"${numbers.setdefault(name, len(numbers) + 1)}{cast}"
+
+        self._source = source
+        self._of_tenants: dict[str, Statement] = {}
+        self.text = _ESCAPED_COLON.sub(r"\1", _PARAMETER.sub(number, source))
+        self.parameters = tuple(numbers)
+
+    def arguments(self, values: Mapping[str, object]) -> list[object]:
+        """Returns the values of the parameters, in their order; other values are ignored.
+
+        Raises:
+            ValueError: A value is missing.
+        """
+        try:
+            return [values[name] for name in self.parameters]
+        except KeyError as error:
+            message = f"a value is required for the parameter {error.args[0]!r}"
+            raise ValueError(message) from None
+
+    def of_tenant(self, parameter: str) -> Statement:
+        """Returns the statement such that one of its parameters sets the tenant.
+
+        Args:
+            parameter: Name of the parameter. It gets the type `TENANT_TYPE`.
+
+        Raises:
+            ValueError: The statement has no such parameter.
+        """
+        if parameter not in self._of_tenants:
+            if parameter not in self.parameters:
+                raise ValueError(f"the statement has no parameter {parameter!r}")
+            self._of_tenants[parameter] = Statement(self._source, parameter)
+        return self._of_tenants[parameter]
+
+
+@lru_cache(maxsize=_MOST_STATEMENTS)
+def sql(text: str) -> Statement:
+    r"""Returns a statement.
 
     Args:
-        statement: The statement.
-        name: Name of the parameter.
-
-    Raises:
-        sqlalchemy.exc.ArgumentError: The statement has no such parameter.
+        text: Its text. A parameter is written ``:name``, a colon before a word ``\:``.
     """
-    return statement.bindparams(bindparam(name, type_=_Tenant()))
-
-
-def text_with_columns(sql: str, columns: str) -> TextualSelect:
-    """Returns a statement with declared columns, so that no result has to determine them.
-
-    SQLAlchemy looks at every column of every result of a bare `text`: about 6 calls of Python
-    functions each, where it otherwise does so once for a statement. Use it for statements that run
-    in every turn, and for those with many columns.
-
-    Args:
-        sql: The statement, with parameters as in `text`.
-        columns: The items of its select list, in their order, as in SQL. Expressions have a name
-            and contain no comma; ``*`` is not allowed, since its columns are not known beforehand.
-
-    Raises:
-        ValueError: An item of `columns` has no name, or two have the same one.
-    """
-    names = column_names(columns)
-    if len(set(names)) < len(names):
-        raise ValueError(f"two columns have the same name: {', '.join(names)}")
-    return text(sql).columns(*map(column, names))
-
-
-def column_names(columns: str) -> list[str]:
-    """Returns the names that the items of a select list have in the result.
-
-    Args:
-        columns: As for `text_with_columns`.
-
-    Raises:
-        ValueError: An item has no name.
-    """
-    names = [item.split()[-1].rpartition(".")[2] for item in columns.split(",")]
-    nameless = [name for name in names if not name.isidentifier()]
-    if nameless:
-        raise ValueError(f"columns without a name: {', '.join(nameless)}")
-    return names
+    return Statement(text)

@@ -13,7 +13,7 @@ class Statistics:
 
     Attributes:
         transactions: Transactions begun; each sets its tenant in the same message.
-        statements: Statements executed, inside them and alone; an `executemany` counts once.
+        statements: Statements executed, inside them and alone.
         alone: Statements executed as separate transactions.
         commits: Transactions that ended with COMMIT.
         rollbacks: Transactions that ended with ROLLBACK or with the loss of their connection.

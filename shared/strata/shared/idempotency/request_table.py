@@ -21,11 +21,9 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import text
-
 from strata.protocol.errors import StrataError, UnavailableError
 from strata.shared.context import current_project
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import DatabaseConnection, sql
 from strata.shared.db.batched_deletion import delete_in_batches
 from strata.shared.db.database import Database
 from strata.shared.idempotency.keys import RequestKey, check_same_request
@@ -100,11 +98,11 @@ class RequestTable:
         self.columns = f"s.{digest} AS request_digest, s.{response} AS request_response"
         """The columns of a stored request ``s``, for `replayed`."""
         find = f"SELECT {self.columns} FROM {name} s WHERE {_IS_REQUEST}"
-        self._find = text(find)
-        self._lock = text(f"{find} FOR UPDATE")
+        self._find = sql(find)
+        self._lock = sql(f"{find} FOR UPDATE")
         # Waits for a transaction with the same id, and then does nothing.
-        self._insert = text(f"{self.insert} ON CONFLICT (project_id, request_id) DO NOTHING")
-        self._delete = text(
+        self._insert = sql(f"{self.insert} ON CONFLICT (project_id, request_id) DO NOTHING")
+        self._delete = sql(
             f"DELETE FROM {name} WHERE (project_id, request_id) IN ("
             f" SELECT project_id, request_id FROM {name}"
             " WHERE create_time < now() - CAST(:age AS interval)"
@@ -144,7 +142,7 @@ class RequestTable:
         return response
 
     async def find(
-        self, connection: AsyncConnection, request: RequestKey, *, lock: bool = False
+        self, connection: DatabaseConnection, request: RequestKey, *, lock: bool = False
     ) -> Any:
         """Returns the stored response of a request of the calling project; None if there is none.
 
@@ -207,12 +205,12 @@ class ClaimedRequestTable(RequestTable):
         response = layout.response
         set_subject = f", {layout.subject} = :request_subject" if layout.subject else ""
         # Sets the time again: parts of a resumable request may arrive hours apart.
-        self._answer = text(
+        self._answer = sql(
             f"UPDATE {name}"
             f" SET {response} = CAST(:request_response AS {layout.response_type.value}),"
             f" create_time = now(){set_subject} WHERE {_IS_REQUEST}"
         )
-        self._keep = text(
+        self._keep = sql(
             f"WITH inserted AS ({self.insert} ON CONFLICT DO NOTHING RETURNING {response})"
             f" SELECT {response} FROM inserted UNION ALL"
             f" SELECT {response} FROM {name} WHERE {_IS_REQUEST}"
@@ -220,7 +218,7 @@ class ClaimedRequestTable(RequestTable):
         )
 
     async def claim(
-        self, connection: AsyncConnection, request: RequestKey, *, lock: bool = False
+        self, connection: DatabaseConnection, request: RequestKey, *, lock: bool = False
     ) -> Any:
         """Reserves the id of a request in the transaction, or returns the stored response.
 
@@ -246,7 +244,7 @@ class ClaimedRequestTable(RequestTable):
 
     async def answer(
         self,
-        connection: AsyncConnection,
+        connection: DatabaseConnection,
         request: RequestKey,
         response: Any,
         subject: str = ANY_SUBJECT,
@@ -266,7 +264,7 @@ class ClaimedRequestTable(RequestTable):
 
     async def keep(
         self,
-        connection: AsyncConnection,
+        connection: DatabaseConnection,
         request: RequestKey,
         response: Any,
         subject: str = ANY_SUBJECT,
@@ -304,7 +302,7 @@ class RecordedRequestTable(RequestTable):
 
     async def record(
         self,
-        connection: AsyncConnection,
+        connection: DatabaseConnection,
         request: RequestKey,
         response: Any,
         subject: str = ANY_SUBJECT,
@@ -327,7 +325,7 @@ class RecordedRequestTable(RequestTable):
 
 
 async def run_once(
-    database: Database, work: Callable[[AsyncConnection], Awaitable[ResultT]]
+    database: Database, work: Callable[[DatabaseConnection], Awaitable[ResultT]]
 ) -> ResultT:
     """Runs `work` in a transaction of the calling project; again if it raises `LostRaceError`.
 

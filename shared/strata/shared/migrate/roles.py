@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import asyncpg
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from strata.protocol.errors import FailedPreconditionError, Reason
-from strata.shared.db.async_engine import AsyncConnection
-from strata.shared.db.errors import driver_error
+from strata.shared.db.driver_connection import DriverConnection
 from strata.shared.db.policies import SHARED_SCHEMA, TENANT_TYPE, tenant_type_sql
 from strata.shared.migrate.passwords import scram_verifier
 from strata.shared.partitions import DEFAULT_PARTITION
@@ -53,7 +50,7 @@ class RolePasswords:
 
 
 async def ensure_roles(
-    admin: AsyncConnection, roles: ServiceRoles, passwords: RolePasswords | None
+    admin: DriverConnection, roles: ServiceRoles, passwords: RolePasswords | None
 ) -> None:
     """Creates missing roles and sets the passwords, if there are any, and checks the roles.
 
@@ -70,58 +67,49 @@ async def ensure_roles(
         ):
             await _ensure_role(admin, role, f"LOGIN PASSWORD '{scram_verifier(password)}'")
     await _check_roles(admin, roles)
-    if await _scalar(admin, "SELECT current_setting('is_superuser')") != "on":
+    if await admin.fetchval("SELECT current_setting('is_superuser')") != "on":
         # The creator of a role may administer it, but needs a grant to act as it.
-        await admin.execute(text(f"GRANT {roles.owner} TO CURRENT_USER"))
+        await admin.execute(f"GRANT {roles.owner} TO CURRENT_USER")
 
 
-async def _ensure_role(admin: AsyncConnection, role: str, options: str) -> None:
+async def _ensure_role(admin: DriverConnection, role: str, options: str) -> None:
     """Creates or alters a role.
 
     Roles belong to the whole database cluster, so a migration of another database can change the
     same role at the same time. Such conflicts are retried.
     """
     for attempt in range(_ATTEMPTS):
-        exists = await _scalar(admin, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'")
+        exists = await admin.fetchval(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'")
         verb = "ALTER" if exists else "CREATE"
         try:
-            await _plain(admin, f"{verb} ROLE {role} {options}")
+            await admin.execute(f"{verb} ROLE {role} {options}")
             break
-        except DBAPIError as error:
-            retriable = (
-                asyncpg.DuplicateObjectError,
-                asyncpg.UniqueViolationError,
-                asyncpg.InternalServerError,  # "tuple concurrently updated"
-            )
-            if attempt == _ATTEMPTS - 1 or not isinstance(driver_error(error), retriable):
+        except (
+            asyncpg.DuplicateObjectError,
+            asyncpg.UniqueViolationError,
+            asyncpg.InternalServerError,  # "tuple concurrently updated"
+        ):
+            if attempt == _ATTEMPTS - 1:
                 raise
             await asyncio.sleep(0.05 * (attempt + 1))
 
 
-async def _plain(connection: AsyncConnection, statement: str) -> None:
-    # A verifier contains colons, which `text` would read as parameters.
-    await connection.exec_driver_sql(statement)
-
-
-async def _check_roles(admin: AsyncConnection, roles: ServiceRoles) -> None:
+async def _check_roles(admin: DriverConnection, roles: ServiceRoles) -> None:
     names = (roles.owner, roles.service, roles.worker)
-    role_rows = await admin.execute(
-        text(
-            "SELECT rolname, rolsuper OR rolbypassrls AS unbound, rolcanlogin FROM pg_roles "
-            "WHERE rolname = ANY(:names)"
-        ),
-        {"names": list(names)},
+    role_rows = await admin.fetch(
+        "SELECT rolname, rolsuper OR rolbypassrls AS unbound FROM pg_roles WHERE rolname = ANY($1)",
+        names,
     )
-    rows = {row.rolname: row for row in role_rows}
-    missing = [name for name in names if name not in rows]
+    is_unbound: dict[str, bool] = {row["rolname"]: row["unbound"] for row in role_rows}
+    missing = [name for name in names if name not in is_unbound]
     if missing:
         raise _refused(f"these database roles are missing: {', '.join(missing)}")
-    unbound = [name for name in names if rows[name].unbound]
+    unbound = [name for name in names if is_unbound[name]]
     if unbound:
         raise _refused(f"these roles could read every tenant's rows: {', '.join(unbound)}")
     for name in (roles.service, roles.worker):
         member = f"SELECT pg_has_role('{name}', '{roles.owner}', 'MEMBER')"
-        if await _scalar(admin, member):
+        if await admin.fetchval(member):
             raise _refused(f"{name} must not be a member of {roles.owner}")
 
 
@@ -129,23 +117,17 @@ def _refused(message: str) -> FailedPreconditionError:
     return FailedPreconditionError(message, reason=Reason.SCHEMA_OUTDATED)
 
 
-async def _scalar(connection: AsyncConnection, statement: str) -> object:
-    return (await connection.execute(text(statement))).scalar()
-
-
-async def ensure_extensions(admin: AsyncConnection) -> None:
+async def ensure_extensions(admin: DriverConnection) -> None:
     """Creates the extensions that all services share, in `public`.
 
     Raises:
         FailedPreconditionError: The database server lacks a required extension.
     """
     names = REQUIRED_EXTENSIONS
-    rows = await admin.execute(
-        text(
-            "SELECT name, installed_version IS NOT NULL FROM pg_available_extensions "
-            "WHERE name = ANY(:names)"
-        ),
-        {"names": list(names)},
+    rows = await admin.fetch(
+        "SELECT name, installed_version IS NOT NULL FROM pg_available_extensions"
+        " WHERE name = ANY($1)",
+        names,
     )
     available: dict[str, bool] = {row[0]: row[1] for row in rows}
     missing = [name for name in REQUIRED_EXTENSIONS if name not in available]
@@ -153,25 +135,25 @@ async def ensure_extensions(admin: AsyncConnection) -> None:
         raise _refused(f"the database server lacks the extensions {', '.join(missing)}")
     for name, installed in available.items():
         if not installed:
-            await admin.execute(text(f"CREATE EXTENSION IF NOT EXISTS {name} WITH SCHEMA public"))
+            await admin.execute(f"CREATE EXTENSION IF NOT EXISTS {name} WITH SCHEMA public")
 
 
-async def ensure_tenant_type(admin: AsyncConnection) -> None:
+async def ensure_tenant_type(admin: DriverConnection) -> None:
     """Creates the type that all services share, see `strata.shared.db.policies.TENANT_TYPE`."""
     if await has_tenant_type(admin):
         # Another administrator may own it.
         return
-    await admin.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SHARED_SCHEMA}"))
-    await admin.execute(text(f"GRANT USAGE ON SCHEMA {SHARED_SCHEMA} TO PUBLIC"))
-    await _plain(admin, tenant_type_sql())
+    await admin.execute(f"CREATE SCHEMA IF NOT EXISTS {SHARED_SCHEMA}")
+    await admin.execute(f"GRANT USAGE ON SCHEMA {SHARED_SCHEMA} TO PUBLIC")
+    await admin.execute(tenant_type_sql())
 
 
-async def has_tenant_type(connection: AsyncConnection) -> bool:
+async def has_tenant_type(connection: DriverConnection) -> bool:
     """Returns whether the database has the type that all services share."""
-    return bool(await _scalar(connection, f"SELECT to_regtype('{TENANT_TYPE}') IS NOT NULL"))
+    return bool(await connection.fetchval(f"SELECT to_regtype('{TENANT_TYPE}') IS NOT NULL"))
 
 
-async def ensure_partition(admin: AsyncConnection, partition: str, *, is_new: bool) -> None:
+async def ensure_partition(admin: DriverConnection, partition: str, *, is_new: bool) -> None:
     """Marks the database as belonging to a partition; the default one has no mark.
 
     Args:
@@ -184,11 +166,11 @@ async def ensure_partition(admin: AsyncConnection, partition: str, *, is_new: bo
             default one (``PARTITION_NOT_CONFIGURED``).
     """
     if is_new and partition != DEFAULT_PARTITION and not await _partition_mark(admin):
-        await _plain(admin, f"COMMENT ON SCHEMA {SHARED_SCHEMA} IS '{_MARK}{partition}'")
+        await admin.execute(f"COMMENT ON SCHEMA {SHARED_SCHEMA} IS '{_MARK}{partition}'")
     await check_partition(admin, partition)
 
 
-async def check_partition(connection: AsyncConnection, partition: str) -> None:
+async def check_partition(connection: DriverConnection, partition: str) -> None:
     """Checks that a database belongs to a partition, because URLs can be swapped by mistake.
 
     Raises:
@@ -204,23 +186,23 @@ async def check_partition(connection: AsyncConnection, partition: str) -> None:
         )
 
 
-async def _partition_mark(connection: AsyncConnection) -> str:
+async def _partition_mark(connection: DriverConnection) -> str:
     schema = f"to_regnamespace('{SHARED_SCHEMA}')"
     query = f"SELECT obj_description({schema}, 'pg_namespace')"
-    comment = str(await _scalar(connection, query) or "")
+    comment = str(await connection.fetchval(query) or "")
     return comment if comment.startswith(_MARK) else ""
 
 
-async def ensure_schema(admin: AsyncConnection, schema: str, roles: ServiceRoles) -> None:
+async def ensure_schema(admin: DriverConnection, schema: str, roles: ServiceRoles) -> None:
     """Creates the schema, and grants the roles their privileges on it and on future tables."""
-    await admin.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {roles.owner}"))
-    owner = await _scalar(
-        admin, f"SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = '{schema}'"
+    await admin.execute(f"CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {roles.owner}")
+    owner = await admin.fetchval(
+        f"SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = '{schema}'"
     )
     if owner != roles.owner:
         raise _refused(f"the schema {schema} belongs to {owner}, not to {roles.owner}")
     for statement in _schema_grants(schema, roles):
-        await admin.execute(text(statement))
+        await admin.execute(statement)
 
 
 def _schema_grants(schema: str, roles: ServiceRoles) -> Sequence[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import re
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
-from sqlalchemy import Connection, event, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
 
-from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
-from strata.shared.db.async_engine import AsyncConnection, AsyncEngine, create_async_engine
-from strata.shared.db.database import unique_statement_name
-from strata.shared.db.errors import as_strata_error, driver_error, unavailable
+from strata.protocol.errors import (
+    FailedPreconditionError,
+    Reason,
+    StrataError,
+    UnavailableError,
+)
+from strata.shared.db.connections import connect
+from strata.shared.db.driver_connection import DriverConnection
+from strata.shared.db.errors import as_strata_error, unavailable
 from strata.shared.logs import get_logger
 from strata.shared.migrate.locks import lock_holders
 from strata.shared.migrate.roles import (
@@ -42,15 +42,14 @@ from strata.shared.partitions import DEFAULT_PARTITION
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
-    from sqlalchemy.engine.interfaces import DBAPICursor
 
+APPLICATION_NAME = "strata-migrate"
+"""Name of the connections of migrations, which PostgreSQL shows."""
 VERSION_TABLE = "schema_version"
 
 _log = get_logger(__name__)
 
 _REVISION_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.py")
-_SEVERAL_STATEMENTS = re.compile(r";\s*\S")
-_ALEMBIC = threading.Lock()
 # One advisory lock for all services, because they share extensions and the roles of the cluster.
 _LOCK = "hashtext('strata.migrate')"
 _LOCK_POLL_SECONDS = 0.02
@@ -182,7 +181,7 @@ class ServiceMigrations:
 
     async def version(self, url: str) -> str | None:
         """Returns the revision of the database, None if the service was never migrated."""
-        async with _connect(url) as connection:
+        async with _connect(url) as connection, connection.transaction(readonly=True):
             return await self._version(connection)
 
     async def check(self, url: str, partition: str = DEFAULT_PARTITION) -> None:
@@ -198,7 +197,8 @@ class ServiceMigrations:
                 (``PARTITION_NOT_CONFIGURED``).
             UnavailableError: The database cannot be reached.
         """
-        async with _connect(url) as connection:
+        # In a transaction, for a pooler that may use another session for each one.
+        async with _connect(url) as connection, connection.transaction(readonly=True):
             revision = await self._version(connection)
             if revision != self.head:
                 raise self._outdated(revision)
@@ -220,16 +220,18 @@ class ServiceMigrations:
         """Reports states of the database that pass, such as a full disk, with their cause."""
         try:
             yield
-        except DBAPIError as error:
+        except StrataError:
+            raise
+        except Exception as error:
             if not isinstance(as_strata_error(error), UnavailableError):
                 raise
             raise UnavailableError(
-                f"the schema of {self.service} was not migrated: {driver_error(error)}. Remove the"
+                f"the schema of {self.service} was not migrated: {error}. Remove the"
                 " cause and try again; complete migrations are not repeated.",
                 metadata={"service": self.service, "dependency": "postgres"},
             ) from error
 
-    async def _migrate(self, admin_url: str, admin: AsyncConnection, steps: _Steps) -> None:
+    async def _migrate(self, admin_url: str, admin: DriverConnection, steps: _Steps) -> None:
         """Runs migrations, and repeats one that does not get the lock of a table in time.
 
         A statement that waits for an ACCESS EXCLUSIVE lock makes all later statements of the table
@@ -239,12 +241,9 @@ class ServiceMigrations:
         deadline = time.monotonic() + _LOCK_WAIT_SECONDS
         while True:
             try:
-                async with _connect(admin_url, autocommit=False) as connection:
-                    await self._migrate_once(connection, steps)
+                await self._migrate_once(admin_url, steps)
                 break
-            except DBAPIError as error:
-                if not isinstance(driver_error(error), _LOCK_CONFLICTS):
-                    raise
+            except _LOCK_CONFLICTS as error:
                 holders = await lock_holders(admin, self.schema)
                 if time.monotonic() >= deadline:
                     raise self._locked(holders) from error
@@ -260,19 +259,30 @@ class ServiceMigrations:
             metadata={"service": self.service, "dependency": "postgres"},
         )
 
-    async def _migrate_once(self, connection: AsyncConnection, steps: _Steps) -> None:
+    async def _migrate_once(self, admin_url: str, steps: _Steps) -> None:
+        # Imported here, because SQLAlchemy and Alembic take 25 MB of memory, and a service needs
+        # neither.
+        from strata.shared.migrate.alembic_steps import run_steps  # noqa: PLC0415
+
         script = self._script()
         if script.get_current_head() != self.head:
             raise ValueError(f"{self.package}: the newest file and the newest revision differ")
-        await connection.execute(text(f"SET ROLE {self.roles.owner}"))
-        await connection.execute(text(f"SET search_path = {self.schema}, public"))
-        await connection.execute(text(f"SET lock_timeout = {_LOCK_TIMEOUT_MILLISECONDS}"))
-        # Before the migrations: an upgrade that is interrupted after the last one is not repeated.
-        for statement in self._version_table():
-            await connection.execute(text(statement))
-        await connection.commit()
-        async with _alone():
-            await connection.run_sync(self._run_alembic, script, steps)
+        settings = (
+            f"SET ROLE {self.roles.owner}",
+            f"SET search_path = {self.schema}, public",
+            f"SET lock_timeout = {_LOCK_TIMEOUT_MILLISECONDS}",
+        )
+        await run_steps(
+            admin_url,
+            # The table comes before the migrations: an upgrade that is interrupted after the last
+            # one is not repeated.
+            (*settings, *self._version_table()),
+            script,
+            steps,
+            application_name=APPLICATION_NAME,
+            schema=self.schema,
+            version_table=VERSION_TABLE,
+        )
 
     def _version_table(self) -> Sequence[str]:
         """Statements that create the table of the revision, as Alembic does, and protect it."""
@@ -289,24 +299,6 @@ class ServiceMigrations:
         # Alembic's own `upgrade` command does the same.
         return script._upgrade_revs(self.head, current)  # noqa: SLF001
 
-    def _run_alembic(self, connection: Connection, script: ScriptDirectory, steps: _Steps) -> None:
-        # Imported here, because Alembic would cost every running service 10 MB of memory.
-        from alembic.config import Config  # noqa: PLC0415
-        from alembic.runtime.environment import EnvironmentContext  # noqa: PLC0415
-
-        def planned(current: object, _context: object) -> object:
-            return steps(script, current)
-
-        with EnvironmentContext(Config(), script, fn=planned) as environment:
-            environment.configure(
-                connection=connection,
-                version_table=VERSION_TABLE,
-                version_table_schema=self.schema,
-                transaction_per_migration=True,
-            )
-            with environment.begin_transaction():
-                environment.run_migrations()
-
     def _script(self) -> ScriptDirectory:
         from alembic.script import ScriptDirectory  # noqa: PLC0415
 
@@ -319,15 +311,13 @@ class ServiceMigrations:
             raise ModuleNotFoundError(f"no package {self.package}", name=self.package)
         return Path(next(iter(spec.submodule_search_locations))) / "versions"
 
-    async def _version(self, connection: AsyncConnection) -> str | None:
-        query = text(f"SELECT version_num FROM {self.schema}.{VERSION_TABLE}")
+    async def _version(self, connection: DriverConnection) -> str | None:
         try:
-            version: str | None = (await connection.execute(query)).scalar()
-        except DBAPIError as error:
-            absent = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-            if isinstance(driver_error(error), absent):
-                return None
-            raise
+            version: str | None = await connection.fetchval(
+                f"SELECT version_num FROM {self.schema}.{VERSION_TABLE}"
+            )
+        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+            return None
         return version
 
     def _outdated(self, revision: str | None) -> FailedPreconditionError:
@@ -344,79 +334,32 @@ class ServiceMigrations:
         )
 
 
-async def _lock_migrations(admin: AsyncConnection) -> None:
+async def _lock_migrations(admin: DriverConnection) -> None:
     """Takes the lock of all migrations of the database, held until the connection closes.
 
     It is polled for, because a statement that waits for it holds a snapshot, for which
     CREATE INDEX CONCURRENTLY in another process would wait forever.
     """
-    query = text(f"SELECT pg_try_advisory_lock({_LOCK})")
-    while not (await admin.execute(query)).scalar():  # noqa: ASYNC110 - a lock of another process
+    query = f"SELECT pg_try_advisory_lock({_LOCK})"
+    while not await admin.fetchval(query):  # noqa: ASYNC110 - a lock of another process
         await asyncio.sleep(_LOCK_POLL_SECONDS)
 
 
 @asynccontextmanager
-async def _alone() -> AsyncIterator[None]:
-    """Runs the block while no other migration runs in this process, in any event loop.
+async def _connect(url: str) -> AsyncIterator[DriverConnection]:
+    """Opens one connection for the block.
 
-    Alembic's `op` is global to the process: concurrent migrations of two databases would send
-    statements to the wrong one.
+    Raises:
+        UnavailableError: The database cannot be reached.
     """
-    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110 - held across event loops
-        await asyncio.sleep(0.02)
     try:
-        yield
-    finally:
-        _ALEMBIC.release()
-
-
-@asynccontextmanager
-async def _connect(url: str, *, autocommit: bool = True) -> AsyncIterator[AsyncConnection]:
-    """Opens one connection for the block."""
-    engine = create_async_engine(
-        make_url(url).set(drivername="postgresql+asyncpg"),
-        **({"isolation_level": "AUTOCOMMIT"} if autocommit else {}),
-        poolclass=NullPool,
-        connect_args={
-            "server_settings": {"application_name": "strata-migrate"},
-            # Services may check their schema through a pooler.
-            "statement_cache_size": 0,
-            "prepared_statement_cache_size": 0,
-            "prepared_statement_name_func": unique_statement_name,
-        },
-    )
-    event.listen(engine.sync_engine, "do_execute", _execute_script)
-    try:
-        connection = await _open(engine)
-        try:
-            yield connection
-        finally:
-            await connection.close()
-    finally:
-        await engine.dispose()
-
-
-async def _open(engine: AsyncEngine) -> AsyncConnection:
-    try:
-        return await engine.connect()
-    except OSError as error:
-        raise unavailable() from error
-    except DBAPIError as error:
-        strata_error = as_strata_error(error)
+        connection = await connect(url, {"application_name": APPLICATION_NAME})
+    except Exception as error:
+        strata_error = unavailable() if isinstance(error, OSError) else as_strata_error(error)
         if strata_error is None:
             raise
         raise strata_error from error
-
-
-def _execute_script(
-    cursor: DBAPICursor, statement: str, parameters: object, context: Any
-) -> bool | None:
-    """Sends several statements as one simple query.
-
-    The driver would prepare the text, and PostgreSQL prepares only one statement at a time.
-    """
-    if parameters or not _SEVERAL_STATEMENTS.search(statement):
-        return None
-    cursor.execute("SELECT 1", ())  # opens SQLAlchemy's transaction, unless in autocommit mode
-    context.root_connection.connection.run_async(lambda driver: driver.execute(statement))
-    return True
+    try:
+        yield connection
+    finally:
+        await connection.close()

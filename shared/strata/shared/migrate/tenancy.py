@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import text
-
 from strata.protocol.errors import FailedPreconditionError, Reason
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db.driver_connection import DriverConnection
 
-_TABLES = text(
-    """
+_TABLES = """
     SELECT c.relname AS name,
            c.relrowsecurity AND c.relforcerowsecurity AS forced,
            EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid
@@ -21,21 +18,18 @@ _TABLES = text(
       FROM pg_class c
       LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'project_id'
                               AND NOT a.attisdropped
-     WHERE c.relnamespace = CAST(:schema AS regnamespace) AND c.relkind IN ('r', 'p')
+     WHERE c.relnamespace = CAST($1 AS regnamespace) AND c.relkind IN ('r', 'p')
      ORDER BY c.relname
     """
-)
-_VIEWS = text(
-    """
+_VIEWS = """
     SELECT c.relname FROM pg_class c
-     WHERE c.relnamespace = CAST(:schema AS regnamespace)
+     WHERE c.relnamespace = CAST($1 AS regnamespace)
        AND (c.relkind = 'm' OR c.relkind = 'v'
             AND NOT coalesce('security_invoker=true' = ANY(c.reloptions), false))
     """
-)
 
 
-async def check_tenancy(admin: AsyncConnection, schema: str, untenanted: Collection[str]) -> None:
+async def check_tenancy(admin: DriverConnection, schema: str, untenanted: Collection[str]) -> None:
     """Checks that every table and view of a schema is isolated by tenant.
 
     Each table needs `project_id NOT NULL` first in its primary key, row-level security enabled
@@ -51,7 +45,7 @@ async def check_tenancy(admin: AsyncConnection, schema: str, untenanted: Collect
         FailedPreconditionError: The message names each table and what it lacks.
     """
     faults = []
-    for table in await admin.execute(_TABLES, {"schema": schema}):
+    for table in await admin.fetch(_TABLES, schema):
         if table.name in untenanted:
             continue
         lacks = [
@@ -66,7 +60,7 @@ async def check_tenancy(admin: AsyncConnection, schema: str, untenanted: Collect
         ]
         if lacks:
             faults.append(f"{schema}.{table.name} lacks {', '.join(lacks)}")
-    views = [row[0] for row in await admin.execute(_VIEWS, {"schema": schema})]
+    views = [row[0] for row in await admin.fetch(_VIEWS, schema)]
     faults += [f"view {schema}.{view} is not security_invoker" for view in views]
     if faults:
         raise FailedPreconditionError(

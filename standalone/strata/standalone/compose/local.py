@@ -184,7 +184,13 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     worker_key = _signing_key(folder, "core-memory-worker-key")
     model_master_keys, tool_master_keys = _master_keys(folder)
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
-    storage = await open_storage(folder, stack, in_process=not options.split)
+    storage = await open_storage(
+        folder,
+        stack,
+        in_process=not options.split,
+        log_level=options.log_level,
+        log_format=options.log_format,
+    )
     database = storage.databases["gateway"]
     ports = stack.enter_context(PortClaims())
     port = ports.pick(options.port)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import asyncpg
 
 from strata.protocol.errors import UnavailableError
-from strata.shared.migrate import ServiceMigrations
-from strata.standalone.compose.services import SERVICES, load_services
+from strata.shared.logs import LogFormat, LogLevel
+from strata.standalone.compose.migration import migrate
+from strata.standalone.compose.services import SERVICES, StoringServiceSpec, load_services
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres import EmbeddedPostgres
 from strata.standalone.vectors import EmbeddedVectors
@@ -46,7 +47,14 @@ class Storage:
         return {name: pid for name, pid in pids.items() if pid is not None}
 
 
-async def open_storage(folder: DataFolder, stack: AsyncExitStack, *, in_process: bool) -> Storage:
+async def open_storage(
+    folder: DataFolder,
+    stack: AsyncExitStack,
+    *,
+    in_process: bool,
+    log_level: LogLevel,
+    log_format: LogFormat,
+) -> Storage:
     """Starts the engines of an open data folder and brings every schema up to date.
 
     Args:
@@ -54,6 +62,8 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack, *, in_process:
         stack: Stops the engines.
         in_process: Whether the services will run in this process. They are imported meanwhile,
             which takes longer than the start of the engines.
+        log_level: Lowest level that migrations log.
+        log_format: Form of their logs.
 
     Raises:
         FailedPreconditionError: The folder was written by a newer release.
@@ -69,7 +79,8 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack, *, in_process:
         if in_process:
             group.create_task(asyncio.to_thread(load_services))
     await create_database(postgres)
-    databases = {spec.name: await _migrated(folder, postgres, spec.migrations) for spec in SERVICES}
+    await _migrate(folder, postgres, log_level, log_format)
+    databases = {spec.name: _database_of(folder, postgres, spec) for spec in SERVICES}
     return Storage(postgres, vectors, databases)
 
 
@@ -90,15 +101,24 @@ async def create_database(postgres: EmbeddedPostgres) -> None:
         await connection.close()
 
 
-async def _migrated(
-    folder: DataFolder, postgres: EmbeddedPostgres, migrations: ServiceMigrations
-) -> ServiceDatabase:
-    """Migrates a schema only if it is outdated: the check is a single query."""
-    passwords = folder.role_passwords(migrations.service)
+async def _migrate(
+    folder: DataFolder, postgres: EmbeddedPostgres, log_level: LogLevel, log_format: LogFormat
+) -> None:
+    """Migrates the schemas that are outdated: the check is a single query for each."""
     admin_url = postgres.url(database=DATABASE)
-    if await migrations.version(admin_url) != migrations.head:
-        await migrations.upgrade(admin_url, passwords)
-    roles = migrations.roles
+    outdated = {
+        spec.name: folder.role_passwords(spec.name)
+        for spec in SERVICES
+        if await spec.migrations.version(admin_url) != spec.migrations.head
+    }
+    if outdated:
+        await migrate(admin_url, outdated, log_level, log_format)
+
+
+def _database_of(
+    folder: DataFolder, postgres: EmbeddedPostgres, spec: StoringServiceSpec
+) -> ServiceDatabase:
+    roles, passwords = spec.migrations.roles, folder.role_passwords(spec.name)
     return ServiceDatabase(
         service_url=postgres.url(user=roles.service, password=passwords.service, database=DATABASE),
         worker_url=postgres.url(user=roles.worker, password=passwords.worker, database=DATABASE),

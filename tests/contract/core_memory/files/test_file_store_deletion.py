@@ -6,9 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import asyncpg
 import pytest
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
 from callers import as_project
 from file_stores import REMAINING_FILE, Stores
@@ -23,7 +22,7 @@ from strata.protocol.errors import NotFoundError, Reason
 from strata.shared import context
 from strata.shared.clock import SystemClock
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 from strata.shared.ids import new_id
 
 
@@ -159,10 +158,10 @@ async def test_another_project_cannot_read_or_change_anything(stores: Stores) ->
             with pytest.raises(NotFoundError):
                 await attempt
         # Row-level security applies where a statement omits the project.
-        with pytest.raises(DBAPIError) as refused:
+        with pytest.raises(asyncpg.PostgresError) as refused:
             async with stores.database.transaction() as connection:
                 await connection.execute(
-                    text(
+                    sql(
                         "INSERT INTO core_memory.content_parts VALUES (:project, 'upload-1', 0, '')"
                     ),
                     {"project": project_id},
@@ -185,12 +184,12 @@ async def test_the_worker_role_cannot_read_names_bytes_or_texts(
         ("name", "folders"),
         ("media_type", "contents"),
     ):
-        with pytest.raises(DBAPIError) as refused:
+        with pytest.raises(asyncpg.PostgresError) as refused:
             async with worker.system_transaction(read_only=True) as connection:
-                await connection.execute(text(f"SELECT {column} FROM core_memory.{table}"))
+                await connection.execute(sql(f"SELECT {column} FROM core_memory.{table}"))
         assert "permission denied" in str(refused.value)
     async with worker.system_transaction() as connection:
-        gone = await connection.execute(text("DELETE FROM core_memory.content_parts"))
+        gone = await connection.execute(sql("DELETE FROM core_memory.content_parts"))
         assert gone.rowcount == 0
 
 
@@ -222,7 +221,7 @@ async def test_file_in_indexing_is_dropped_again_after_its_lease(
         lease = (
             "UPDATE core_memory.files SET lease_until = now() + interval '1 hour' WHERE id = :id"
         )
-        await connection.execute(text(lease), {"id": file.id})
+        await connection.execute(sql(lease), {"id": file.id})
     if what == "file":
         await stores.files.delete(file.id)
     else:

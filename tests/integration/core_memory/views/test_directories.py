@@ -150,10 +150,10 @@ async def test_window_of_a_shrunk_or_reread_file_explains_that(files: Any) -> No
     agent = await files.seeds.agent(folder)
     await opened(files, agent, WindowRequest("docs/a", 1, 1))
     async with files.database.transaction() as connection:
-        await connection.exec_driver_sql("UPDATE core_memory.contents SET line_count = 1")
+        await connection.driver.fetch("UPDATE core_memory.contents SET line_count = 1")
     assert "[This file has only 1 lines now: open it again]" in await shown(files, agent)
     async with files.database.transaction() as connection:
-        await connection.exec_driver_sql("UPDATE core_memory.contents SET state = 'stored'")
+        await connection.driver.fetch("UPDATE core_memory.contents SET state = 'stored'")
     assert "[This file is still being read]" in await shown(files, agent)
 
 

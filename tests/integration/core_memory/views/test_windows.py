@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
@@ -21,6 +20,7 @@ from strata.protocol.errors import (
     Reason,
 )
 from strata.shared.context import current_project, use
+from strata.shared.db import sql
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.ids import new_id
 
@@ -39,7 +39,7 @@ async def fingerprint(files: Any, agent: str) -> str:
     async with files.database.transaction(read_only=True) as connection:
         bound = {"project": current_project(), "agent": agent}
         value: str = (
-            await connection.execute(text(f"SELECT {DIRECTORIES_FINGERPRINT}"), bound)
+            await connection.execute(sql(f"SELECT {DIRECTORIES_FINGERPRINT}"), bound)
         ).scalar_one()
         return value
 
@@ -86,7 +86,7 @@ async def test_the_previous_lines_are_named_although_the_file_has_fewer_now(file
     await files.windows.open(command, receipt())
     async with files.database.transaction() as connection:
         await connection.execute(
-            text(
+            sql(
                 "UPDATE core_memory.files a SET content_hash = short.content_hash"
                 " FROM core_memory.files short WHERE a.name = 'a' AND short.name = 'short'"
             )
@@ -315,7 +315,7 @@ async def folder_name(files: Any, folder: str) -> str:
     async with files.database.transaction(read_only=True) as connection:
         value: str = (
             await connection.execute(
-                text("SELECT name FROM core_memory.folders WHERE id = :folder"),
+                sql("SELECT name FROM core_memory.folders WHERE id = :folder"),
                 {"folder": folder},
             )
         ).scalar_one()

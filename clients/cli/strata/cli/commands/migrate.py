@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from sqlalchemy.engine import make_url
+from urllib.parse import unquote, urlsplit
 
 from strata.cli.failures import UsageError
 from strata.shared.migrate import RolePasswords, ServiceMigrations
@@ -109,10 +108,10 @@ def run_downgrade(admin_urls: Mapping[str, str], service: str, revision: str) ->
 
 
 def _passwords(urls: tuple[str, str]) -> RolePasswords | None:
-    service, worker = (make_url(url).password if url else None for url in urls)
+    service, worker = (urlsplit(url).password if url else None for url in urls)
     if service is None or worker is None:
         return None
-    return RolePasswords(service=str(service), worker=str(worker))
+    return RolePasswords(service=unquote(service), worker=unquote(worker))
 
 
 def urls_of_services(partition: str = DEFAULT_PARTITION) -> dict[str, tuple[str, str]]:

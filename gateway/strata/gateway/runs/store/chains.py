@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import text
-
 from strata.gateway.runs.domain.chains import AskedRun, Chain, ChainLink, Wait
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.base import RunTables, run_not_found
 from strata.gateway.runs.store.conditions import OPEN
+from strata.shared.db import sql
 
 # A run before its parent; a parent that was erased ends the chain.
-_CHAIN = text("""
+_CHAIN = sql("""
 WITH RECURSIVE chain AS (
     SELECT id, agent_id, conversation_id, state, parent_run_id, 1 AS place
       FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
@@ -35,7 +34,7 @@ _WAIT = f"""
            ON message_run.project_id = run.project_id AND message_run.parent_run_id = run.id
           AND message_run.kind = 'FOREGROUND' AND message_run.state IN ({OPEN})"""
 _HOLDS = "WHERE run.project_id = :project_id AND run.state = 'RUNNING'"
-_WAITS = text(f"""
+_WAITS = sql(f"""
 WITH RECURSIVE waits AS ({_WAIT}
      {_HOLDS} AND run.conversation_id = :conversation_id
      UNION {_WAIT}
@@ -45,14 +44,14 @@ WITH RECURSIVE waits AS ({_WAIT}
 SELECT run_id, agent_id, conversation_id FROM waits
 """)
 
-_AWAITED = text(f"""
+_AWAITED = sql(f"""
 SELECT id FROM gateway.runs
  WHERE project_id = :project_id AND parent_run_id = :run_id
    AND kind = 'FOREGROUND' AND state IN ({OPEN})
  ORDER BY id
 """)
 
-_ASKED = text("""
+_ASKED = sql("""
 SELECT id AS run_id, agent_id, state FROM gateway.runs
  WHERE project_id = :project_id AND parent_run_id = :run_id AND kind = 'FOREGROUND'
  ORDER BY id
@@ -88,4 +87,4 @@ class PostgresChains(RunTables):
     async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
         """See `ChainStore.awaited`."""
         values = {"project_id": project_id, "run_id": run_id}
-        return (await self._read(_AWAITED, values)).scalars().all()
+        return (await self._read(_AWAITED, values)).scalars()

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.gateway.runs.domain.memory_agents import MemoryBudget
 from strata.gateway.runs.domain.runs import RenewedLease
 from strata.gateway.runs.domain.states import RunState
 from strata.gateway.runs.store.base import TAKE_LEASE, LeaseTerms, RunTables
 from strata.gateway.runs.store.conditions import ACTIVE, PENDING_APPROVAL
-from strata.shared.db import Database
+from strata.shared.db import Database, Row, sql
 from strata.shared.project_turns import projects_in_turn
 from strata.shared.waiting_work import any_row_sql
 
@@ -48,14 +46,14 @@ ANY_RUN_DUE = f"{_RUN_TO_CLAIM} OR {_MEMORY_RUN_TO_CLAIM}"
 """SQL expression: whether a run waits for a gateway that claims it."""
 
 # Whether `CLAIM` may find a run. It is cheaper, and most claims find none.
-ANY_TO_CLAIM = text(f"SELECT {_RUN_TO_CLAIM}")
+ANY_TO_CLAIM = sql(f"SELECT {_RUN_TO_CLAIM}")
 
 # Runs with an expired lease come first; gateways hold a limited number of them. Queued runs
 # follow: the first of each project, then the second of each, and so on. Locked rows are skipped
 # after the choice, so that only chosen rows are locked. The result has for each chosen run whether
 # it was taken, and the last project that was searched. Runs of memory agents have a separate
 # queue, which is claimed afterwards.
-CLAIM = text(f"""
+CLAIM = sql(f"""
 WITH RECURSIVE {projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind <> 'SLEEPTIME'")},
 held_runs AS (
     SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
@@ -142,12 +140,12 @@ SELECT searched.projects, searched.last_project, chosen.project_id, chosen.id, c
 """)
 
 # Whether `CLAIM_MEMORY_RUNS` may find a run.
-ANY_MEMORY_RUN_TO_CLAIM = text(f"SELECT {_MEMORY_RUN_TO_CLAIM}")
+ANY_MEMORY_RUN_TO_CLAIM = sql(f"SELECT {_MEMORY_RUN_TO_CLAIM}")
 
 # In the same order as other runs: the first of each project, then the second, and so on. Projects
 # whose memory agents used their tokens per hour wait; if the tokens per hour of the server are
 # used, all projects wait. A run of a memory agent waits for all other runs of its conversation.
-CLAIM_MEMORY_RUNS = text(f"""
+CLAIM_MEMORY_RUNS = sql(f"""
 WITH RECURSIVE {
     projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
 },
@@ -203,7 +201,7 @@ UPDATE gateway.runs run
 RETURNING run.project_id, run.id
 """)
 
-RENEW = text(f"""
+RENEW = sql(f"""
 UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
  WHERE owner = :owner AND state IN ({ACTIVE}) AND id = ANY(CAST(:run_ids AS text[]))
 RETURNING id, attempt, state
@@ -211,14 +209,14 @@ RETURNING id, attempt, state
 
 
 # The gateway that claims a released run adds 1 to lost_holders, but this holder was not lost.
-RELEASE = text(f"""
+RELEASE = sql(f"""
 UPDATE gateway.runs
    SET lease_until = now() - interval '1 second', lost_holders = lost_holders - 1
  WHERE owner = :owner AND state IN ({ACTIVE})
 RETURNING id
 """)
 
-RELEASE_OTHERS = text(f"""
+RELEASE_OTHERS = sql(f"""
 UPDATE gateway.runs SET lease_until = now() - interval '1 second'
  WHERE owner <> :owner AND state IN ({ACTIVE}) AND lease_until >= now()
 RETURNING id
@@ -264,10 +262,10 @@ class PostgresClaims(RunTables):
             }
             try:
                 result = await self._worker.system_execute(CLAIM, values)
-            except IntegrityError:
+            except asyncpg.IntegrityConstraintViolationError:
                 # A new run of a conversation started at the same time; the next poll reads it.
                 return claimed
-            rows = result.mappings().all()
+            rows = result.all()
             started = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
             claimed += started
             counts.update(project_id for project_id, _ in started)
@@ -306,7 +304,7 @@ class PostgresClaims(RunTables):
         }
         try:
             rows = (await self._worker.system_execute(CLAIM_MEMORY_RUNS, values)).all()
-        except IntegrityError:
+        except asyncpg.IntegrityConstraintViolationError:
             # A new run took a conversation at the same moment; the next poll continues.
             return []
         return [(row.project_id, row.id) for row in rows]
@@ -335,7 +333,7 @@ class PostgresClaims(RunTables):
         return len((await self._worker.system_execute(RELEASE_OTHERS, values)).all())
 
 
-def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object) -> str:
+def _next_turn(rows: Sequence[Row], before: str, *, limit: object) -> str:
     """Returns the project after which the next claim begins; empty to begin with the first."""
     chosen_rows = [row for row in rows if row["id"] is not None]
     if len(chosen_rows) == limit:

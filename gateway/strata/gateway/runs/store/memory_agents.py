@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import TextClause, text
-
 from strata.gateway.runs.domain.memory_agents import (
     FIRST_MARK,
     MarkKey,
@@ -22,7 +20,7 @@ from strata.gateway.runs.payloads import memory_payload
 from strata.gateway.runs.store.base import RunTables
 from strata.gateway.runs.store.conditions import OPEN
 from strata.gateway.runs.store.open_ingestions import begin_ingestion
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import DatabaseConnection, Row, Statement, sql
 
 _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequency,
     mark.turns_counter, mark.newest_sequence, mark.newest_message_id,
@@ -30,7 +28,7 @@ _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequ
     mark.run_count, mark.until_sequence, mark.until_message_id, mark.failures, mark.last_error,
     mark.file_id, mark.file_name, mark.block_label"""
 # The mark is kept when an agent gets another memory agent, so nothing is read twice.
-_NOTE_TURN = text(f"""
+_NOTE_TURN = sql(f"""
 INSERT INTO gateway.memory_agents AS mark (
     project_id, agent_id, conversation_id, memory_agent_id, frequency, turns_counter,
     newest_sequence, newest_message_id, last_processed_sequence)
@@ -46,14 +44,14 @@ VALUES (:project_id, :agent_id, :conversation_id, :memory_agent_id, :frequency, 
 RETURNING {_MARK}
 """)
 _LOCK = f"SELECT {_MARK} FROM gateway.memory_agents mark WHERE project_id = :project_id"
-_LOCK_BY_RUN = text(f"{_LOCK} AND run_id = :run_id FOR UPDATE")
-_LOCK_BY_CONVERSATION = text(
+_LOCK_BY_RUN = sql(f"{_LOCK} AND run_id = :run_id FOR UPDATE")
+_LOCK_BY_CONVERSATION = sql(
     f"{_LOCK} AND agent_id = :agent_id AND conversation_id = :conversation_id FOR UPDATE"
 )
-_RUN = text("""
+_RUN = sql("""
 SELECT state, run_at FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
 """)
-_WRITE = text("""
+_WRITE = sql("""
 UPDATE gateway.memory_agents
    SET last_processed_sequence = :processed_sequence,
        last_processed_message_id = :processed_message_id, due = :due,
@@ -63,7 +61,7 @@ UPDATE gateway.memory_agents
  WHERE project_id = :project_id AND agent_id = :agent_id AND conversation_id = :conversation_id
 """)
 # The principal is copied from the run before it.
-_QUEUE = text("""
+_QUEUE = sql("""
 INSERT INTO gateway.runs (
     project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
     request_id, payload, payload_hash, max_steps, parent_run_id, state, attempt, run_at)
@@ -72,14 +70,14 @@ SELECT project_id, :id, organization_id, principal, scopes, :agent_id, :conversa
        'QUEUED', 0, now() + make_interval(secs => :pause_s)
   FROM gateway.runs WHERE project_id = :project_id AND id = :source_id
 """)
-_QUEUE_FIRST = text("""
+_QUEUE_FIRST = sql("""
 INSERT INTO gateway.runs (
     project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
     request_id, payload, payload_hash, max_steps, state, attempt, run_at)
 VALUES (:project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
         :conversation_id, 'SLEEPTIME', :request_id, :payload, :payload_hash, 0, 'QUEUED', 0, now())
 """)
-_START_DOCUMENT = text("""
+_START_DOCUMENT = sql("""
 INSERT INTO gateway.memory_agents (
     project_id, agent_id, conversation_id, memory_agent_id, frequency, newest_sequence, file_id,
     file_name, block_label)
@@ -87,12 +85,12 @@ VALUES (:project_id, :agent_id, :conversation_id, :memory_agent_id, :frequency, 
         :file_id, :file_name, :block_label)
     ON CONFLICT DO NOTHING RETURNING agent_id
 """)
-_RETIRE_DOCUMENT = text("""
+_RETIRE_DOCUMENT = sql("""
 UPDATE gateway.memory_agents SET memory_agent_id = ''
  WHERE project_id = :project_id AND agent_id = :agent_id AND conversation_id = :conversation_id
    AND file_id <> ''
 """)
-_BEGIN_NOW = text("""
+_BEGIN_NOW = sql("""
 UPDATE gateway.runs SET run_at = now()
  WHERE project_id = :project_id AND id = :run_id AND state = 'QUEUED' AND run_at > now()
 """)
@@ -115,7 +113,7 @@ SELECT page.agent_id, page.conversation_id
 """
 # Each agent is looked up in an index: with a condition on a list of agents, PostgreSQL would read
 # the marks of the whole project in their order.
-MARKS_OF_AGENTS = text(f"""
+MARKS_OF_AGENTS = sql(f"""
 WITH wanted AS (
     SELECT DISTINCT id FROM unnest(CAST(:agent_ids AS text[])) AS ids (id)
 ), page AS (
@@ -133,16 +131,16 @@ SELECT {_MARK}, run.state, run.run_at
   LEFT JOIN gateway.runs run ON run.project_id = mark.project_id AND run.id = mark.run_id
  ORDER BY mark.agent_id, mark.conversation_id
 """)
-_DOCUMENT_MARKS = text(f"""
+_DOCUMENT_MARKS = sql(f"""
 {_MARKS}
    AND mark.agent_id = :agent_id AND mark.file_id <> ''
  ORDER BY mark.conversation_id
 """)
-_MARK_OF_CONVERSATION = text(f"""
+_MARK_OF_CONVERSATION = sql(f"""
 {_MARKS}
    AND mark.agent_id = :agent_id AND mark.conversation_id = :conversation_id
 """)
-FORGET = text(f"""
+FORGET = sql(f"""
 WITH deleted_marks AS (
     DELETE FROM gateway.memory_agents
      WHERE project_id = :project_id
@@ -157,7 +155,7 @@ SELECT run.id FROM deleted_marks JOIN gateway.runs run
 
 
 async def note_turn(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     project_id: str,
     run: tuple[str, str, str],
     turn: TendedTurn,
@@ -184,7 +182,7 @@ async def note_turn(
         "message_id": message_id,
         "read_before": turn.read_before,
     }
-    row = (await connection.execute(_NOTE_TURN, values)).mappings().one()
+    row = (await connection.execute(_NOTE_TURN, values)).one()
     mark = mark_of({**row, "state": None, "run_at": None})
     if not (turn.is_due(mark) or mark.due):
         return
@@ -198,7 +196,7 @@ async def note_turn(
 
 
 async def note_end(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     project_id: str,
     run_id: str,
     state: RunState,
@@ -218,7 +216,7 @@ async def note_end(
         read: How far it has read its range; None for the whole range.
     """
     values = {"project_id": project_id, "run_id": run_id}
-    row = (await connection.execute(_LOCK_BY_RUN, values)).mappings().one_or_none()
+    row = (await connection.execute(_LOCK_BY_RUN, values)).one_or_none()
     if row is None:
         # The agent, or its memory agent, was deleted.
         return
@@ -232,7 +230,7 @@ async def note_end(
 
 
 async def start_now(
-    connection: AsyncConnection, project_id: str, agent_id: str, conversation_id: str
+    connection: DatabaseConnection, project_id: str, agent_id: str, conversation_id: str
 ) -> MemoryMark | None:
     """See `MemoryRunStore.start_memory_run`."""
     values = {
@@ -240,7 +238,7 @@ async def start_now(
         "agent_id": agent_id,
         "conversation_id": conversation_id,
     }
-    row = (await connection.execute(_LOCK_BY_CONVERSATION, values)).mappings().one_or_none()
+    row = (await connection.execute(_LOCK_BY_CONVERSATION, values)).one_or_none()
     if row is None:
         return None
     mark = mark_of({**row, "state": None, "run_at": None})
@@ -250,16 +248,16 @@ async def start_now(
         source = await connection.execute(_LAST_RUN, values)
         source_id = source.scalar_one()
         await _queue(connection, project_id, mark, source_id=source_id, pause_s=0.0)
-    return mark_of((await connection.execute(_MARK_OF_CONVERSATION, values)).mappings().one())
+    return mark_of((await connection.execute(_MARK_OF_CONVERSATION, values)).one())
 
 
-_LAST_RUN = text("""
+_LAST_RUN = sql("""
 SELECT id FROM gateway.runs
  WHERE project_id = :project_id AND conversation_id = :conversation_id ORDER BY id DESC LIMIT 1
 """)
 
 
-def mark_of(row: Mapping[Any, Any]) -> MemoryMark:
+def mark_of(row: Row | Mapping[str, Any]) -> MemoryMark:
     """Returns the mark in a row, with the state of its last run."""
     run_open = row["state"] is not None and RunState(row["state"]) in OPEN_STATES
     return MemoryMark(
@@ -287,7 +285,7 @@ def mark_of(row: Mapping[Any, Any]) -> MemoryMark:
     )
 
 
-async def _is_open(connection: AsyncConnection, project_id: str, mark: MemoryMark) -> bool:
+async def _is_open(connection: DatabaseConnection, project_id: str, mark: MemoryMark) -> bool:
     """Whether the last run of a locked mark is open.
 
     A run that ends meanwhile waits for the lock of the mark, and then sees the changes made here.
@@ -295,12 +293,12 @@ async def _is_open(connection: AsyncConnection, project_id: str, mark: MemoryMar
     if not mark.run_id:
         return False
     values = {"project_id": project_id, "run_id": mark.run_id}
-    row = (await connection.execute(_RUN, values)).mappings().one_or_none()
+    row = (await connection.execute(_RUN, values)).one_or_none()
     return row is not None and RunState(row["state"]) in OPEN_STATES
 
 
 async def _queue(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     project_id: str,
     mark: MemoryMark,
     *,
@@ -329,7 +327,7 @@ async def _queue(
 
 
 async def _write(
-    connection: AsyncConnection, project_id: str, mark: MemoryMark, *, due: bool | None = None
+    connection: DatabaseConnection, project_id: str, mark: MemoryMark, *, due: bool | None = None
 ) -> None:
     await connection.execute(
         _WRITE,
@@ -373,10 +371,10 @@ class PostgresMemoryRuns(RunTables):
         return await self._read_marks(project_id, _DOCUMENT_MARKS, values)
 
     async def _read_marks(
-        self, project_id: str, statement: TextClause, values: Mapping[str, object]
+        self, project_id: str, statement: Statement, values: Mapping[str, object]
     ) -> Sequence[MemoryMark]:
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
-            rows = (await connection.execute(statement, values)).mappings().all()
+            rows = (await connection.execute(statement, values)).all()
         return [mark_of(row) for row in rows]
 
     async def start_memory_run(
@@ -436,4 +434,4 @@ class PostgresMemoryRuns(RunTables):
         """See `MemoryRunStore.forget_memory_agent`."""
         values = {"project_id": project_id, "agent_id": agent_id}
         async with self._database.transaction(project_id=project_id) as connection:
-            return (await connection.execute(FORGET, values)).scalars().all()
+            return (await connection.execute(FORGET, values)).scalars()

@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import text
-
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, sql
 from strata.shared.waiting_work import any_row_sql
 
 _REPEAT_AFTER_S = 60.0
 
 ANY_INGESTION_DUE = any_row_sql("gateway.open_ingestions", "due_time <= now()", order="due_time")
 """SQL expression: whether an ingestion is to be repeated."""
-_BEGIN = text(
+_BEGIN = sql(
     """
     INSERT INTO gateway.open_ingestions (
            project_id, agent_id, run_id, principal, scopes, due_time)
@@ -29,13 +26,13 @@ _BEGIN = text(
            due_time = excluded.due_time
     """
 )
-_END = text(
+_END = sql(
     """
     DELETE FROM gateway.open_ingestions
      WHERE project_id = :project_id AND agent_id = :agent_id AND run_id = :cause_id
     """
 )
-_CLAIM = text(
+_CLAIM = sql(
     """
     WITH due AS (
         SELECT project_id, agent_id FROM gateway.open_ingestions WHERE due_time <= now()
@@ -75,7 +72,7 @@ class OpenIngestion:
 
 
 async def begin_ingestion(
-    connection: AsyncConnection, project_id: str, agent_id: str, run_id: str
+    connection: DatabaseConnection, project_id: str, agent_id: str, run_id: str
 ) -> None:
     """Records that the files of an agent are to be ingested after a run.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.runs import Dispatch, Run, RunFailure, RunKind
 from strata.gateway.runs.domain.states import RunState
+from strata.shared.db import Row
 from strata.shared.stop_reasons import StopReason
 from strata.shared.usage import COUNTS, FIELDS, Usage
 
@@ -26,7 +24,7 @@ DISPATCH_COLUMNS = f"""{RUN_COLUMNS}, organization_id, principal, scopes, payloa
     extract(epoch FROM now() - create_time) AS age_s"""
 
 
-def run_of(row: Mapping[Any, Any]) -> Run:
+def run_of(row: Row) -> Run:
     """Returns the run in a row with `RUN_COLUMNS`."""
     failure = None
     if row["error_reason"] is not None:
@@ -55,7 +53,7 @@ def run_of(row: Mapping[Any, Any]) -> Run:
     )
 
 
-def dispatch_of(row: Mapping[Any, Any]) -> Dispatch:
+def dispatch_of(row: Row) -> Dispatch:
     """Returns the dispatch in a row with `DISPATCH_COLUMNS`."""
     return Dispatch(
         run=run_of(row),
@@ -68,14 +66,14 @@ def dispatch_of(row: Mapping[Any, Any]) -> Dispatch:
     )
 
 
-def principal_of(row: Mapping[Any, Any]) -> Principal:
+def principal_of(row: Row) -> Principal:
     """Returns who asked for the run."""
     return Principal(
         row["organization_id"], row["project_id"], row["principal"], frozenset(row["scopes"])
     )
 
 
-def usage_of(row: Mapping[Any, Any]) -> Usage:
+def usage_of(row: Row) -> Usage:
     """Returns the usage in a row with `USAGE_COLUMNS`, or with their sums."""
     # Sums are decimal numbers.
     counts = {name: int(row[name]) for name in COUNTS}

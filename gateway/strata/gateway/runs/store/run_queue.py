@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
+from strata.shared.db import sql
 from strata.shared.db.database import Database
 from strata.shared.metric_names import RUNS_QUEUED
 from strata.shared.polling import keep_polling
@@ -12,7 +11,7 @@ from strata.shared.telemetry import Telemetry
 _MOST_COUNTED = 10_000
 _EVERY_S = 15.0
 
-_COUNT = text(f"""
+_COUNT = sql(f"""
 SELECT count(*) FROM (
     SELECT FROM gateway.runs WHERE state = 'QUEUED' AND run_at <= now() LIMIT {_MOST_COUNTED}
 ) AS queued

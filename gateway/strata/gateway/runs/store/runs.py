@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
-
-from sqlalchemy import TextualSelect
 
 from strata.gateway.runs.domain.approvals import (
     OnApproval,
@@ -42,8 +40,7 @@ from strata.protocol.errors import (
     Reason,
     UnavailableError,
 )
-from strata.shared.db import PAGE_BYTES
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import PAGE_BYTES, DatabaseConnection, Row, Statement
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.json_text import storable_text
 
@@ -68,7 +65,7 @@ class PostgresRunStore(
             result = await self._database.execute(
                 statement, values, project_id=principal.project_id
             )
-            row = result.mappings().one()
+            row = result.one()
             accepted = self._accepted(new, row)
             if accepted is not None:
                 return accepted
@@ -82,7 +79,7 @@ class PostgresRunStore(
         raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
 
     async def accept_within(
-        self, connection: AsyncConnection, new: NewRun, *, may_start: bool
+        self, connection: DatabaseConnection, new: NewRun, *, may_start: bool
     ) -> Accepted | None:
         """Stores a run within the transaction of the caller, who commits it; see `accept`.
 
@@ -91,9 +88,9 @@ class PostgresRunStore(
             another transaction.
         """
         result = await connection.execute(*self._offer(new, may_start=may_start))
-        return self._accepted(new, result.mappings().one())
+        return self._accepted(new, result.one())
 
-    def _offer(self, new: NewRun, *, may_start: bool) -> tuple[TextualSelect, dict[str, Any]]:
+    def _offer(self, new: NewRun, *, may_start: bool) -> tuple[Statement, dict[str, Any]]:
         """Returns the statement that stores a run, and its values."""
         terms = self._terms
         principal = new.principal
@@ -127,7 +124,7 @@ class PostgresRunStore(
             values |= {"open_limit": quotas.open_runs, "delayed_limit": quotas.delayed_runs}
         return statement, values
 
-    def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
+    def _accepted(self, new: NewRun, row: Row) -> Accepted | None:
         if row["id"] is None:
             if new.group_run_id:
                 check_group_quota(row["quota_count"])
@@ -152,20 +149,18 @@ class PostgresRunStore(
     async def get(self, project_id: str, run_id: str) -> Run:
         """See `RunStore.get`."""
         values = {"project_id": project_id, "run_id": run_id}
-        return _run_or_not_found(
-            (await self._read(sql.GET, values)).mappings().one_or_none(), run_id
-        )
+        return _run_or_not_found((await self._read(sql.GET, values)).one_or_none(), run_id)
 
     async def find_request(self, project_id: str, request_id: str) -> Run | None:
         """See `RunStore.find_request`."""
         values = {"project_id": project_id, "request_id": request_id}
-        row = (await self._read(sql.FIND_REQUEST, values)).mappings().one_or_none()
+        row = (await self._read(sql.FIND_REQUEST, values)).one_or_none()
         return None if row is None else run_of(row)
 
     async def delayed_of_principal(self, project_id: str, principal: str) -> Sequence[str]:
         """See `RunStore.delayed_of_principal`."""
         values = {"project_id": project_id, "principal": principal}
-        return (await self._read(sql.DELAYED_OF_PRINCIPAL, values)).scalars().all()
+        return (await self._read(sql.DELAYED_OF_PRINCIPAL, values)).scalars()
 
     async def list(
         self, project_id: str, which: RunFilter, *, before: str | None, limit: int
@@ -179,7 +174,7 @@ class PostgresRunStore(
         filters = {name: value for name, value in conditions.items() if value}
         values = {**filters, "project_id": project_id, "limit": limit}
         result = await self._read(sql.list_statement(filters, which.states), values)
-        return [run_of(row) for row in result.mappings()]
+        return [run_of(row) for row in result]
 
     async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
         """See `RunStore.events`."""
@@ -191,7 +186,7 @@ class PostgresRunStore(
             "max_bytes": PAGE_BYTES,
         }
         result = await self._read(sql.EVENTS, values)
-        rows = result.mappings().all()
+        rows = result.all()
         if not rows:
             raise run_not_found(run_id)
         events = [
@@ -205,12 +200,12 @@ class PostgresRunStore(
         """See `RunStore.marks`."""
         values = {"project_ids": [run[0] for run in runs], "run_ids": [run[1] for run in runs]}
         rows = await self._worker.system_query(sql.MARKS, values)
-        return [(row.project_id, _mark(row.id, row._asdict())) for row in rows]
+        return [(row.project_id, _mark(row.id, row)) for row in rows]
 
     async def load(self, project_id: str, run_id: str) -> Dispatch:
         """See `RunStore.load`."""
         values = {"project_id": project_id, "run_id": run_id, "owner": self._terms.owner}
-        row = (await self._read(sql.LOAD, values)).mappings().one_or_none()
+        row = (await self._read(sql.LOAD, values)).one_or_none()
         if row is None:
             raise LeaseLostError(run_id)
         return dispatch_of(row)
@@ -262,9 +257,9 @@ class PostgresRunStore(
         statement = sql.FINISH_WAITING if ending.asked or ending.reopens else sql.FINISH
         if ending.tended is None and not ending.reads_transcript:
             result = await self._database.execute(statement, values, project_id=fence.project_id)
-            return _following(fence, result.mappings().one())
+            return _following(fence, result.one())
         async with self._database.transaction(project_id=fence.project_id) as connection:
-            row = (await connection.execute(statement, values)).mappings().one()
+            row = (await connection.execute(statement, values)).one()
             following = _following(fence, row)
             if ending.tended is not None:
                 ended = fence.run_id, row["ended_agent_id"], row["ended_conversation_id"]
@@ -282,15 +277,15 @@ class PostgresRunStore(
         async with self._database.transaction(project_id=project_id) as connection:
             await connection.execute(sql.CANCEL, values)
             result = await connection.execute(sql.GET, values)
-            return _run_or_not_found(result.mappings().one_or_none(), run_id)
+            return _run_or_not_found(result.one_or_none(), run_id)
 
 
-def _mark(run_id: str, row: Mapping[Any, Any]) -> RunMark:
+def _mark(run_id: str, row: Row) -> RunMark:
     state = RunState(row["state"])
     return RunMark(run_id, state, row["last_sequence"], row["owner_address"])
 
 
-def _following(fence: Fence, row: Mapping[Any, Any]) -> Dispatch | None:
+def _following(fence: Fence, row: Row) -> Dispatch | None:
     """Returns the run that `FINISH` has started.
 
     Raises:
@@ -301,7 +296,7 @@ def _following(fence: Fence, row: Mapping[Any, Any]) -> Dispatch | None:
     return dispatch_of(row) if row["id"] is not None else None
 
 
-def _run_or_not_found(row: Mapping[Any, Any] | None, run_id: str) -> Run:
+def _run_or_not_found(row: Row | None, run_id: str) -> Run:
     if row is None:
         raise run_not_found(run_id)
     return run_of(row)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from sqlalchemy import TextClause, text
-
 from strata.gateway.runs.domain.states import (
     ACTIVE_STATES,
     FINAL_STATES,
@@ -20,7 +18,7 @@ from strata.gateway.runs.domain.states import (
 from strata.gateway.runs.store.base import TAKE_LEASE
 from strata.gateway.runs.store.conditions import ACTIVE, OPEN, PENDING_APPROVAL, states_sql
 from strata.gateway.runs.store.rows import DISPATCH_COLUMNS, RUN_COLUMNS, USAGE_COLUMNS
-from strata.shared.db import text_with_columns
+from strata.shared.db import Statement, sql
 
 _ENDABLE = states_sql(sources(Trigger.COMPLETE))
 # Events are passed as two arrays, so that batches of any size share one prepared statement.
@@ -156,23 +154,17 @@ SELECT quota.n AS quota_count, {_LATER} AS is_later,
 """
 
 
-_ACCEPTED = (
-    "quota_count, is_later, busy_id, interrupted_id, pending_id, pending_until, is_new,"
-    f" {DISPATCH_COLUMNS}, payload_hash"
-)
 # Two statements, so that each run pays only for its own quota.
-ACCEPT = text_with_columns(_accept_sql(_OPEN_RUNS, _OPEN_LIMIT), _ACCEPTED)
-ACCEPT_IN_GROUP = text_with_columns(_accept_sql(_RUNS_OF_GROUP, _GROUP_LIMIT), _ACCEPTED)
+ACCEPT = sql(_accept_sql(_OPEN_RUNS, _OPEN_LIMIT))
+ACCEPT_IN_GROUP = sql(_accept_sql(_RUNS_OF_GROUP, _GROUP_LIMIT))
 
-FIND_REQUEST = text(f"""
+FIND_REQUEST = sql(f"""
 SELECT {RUN_COLUMNS} FROM gateway.runs
  WHERE project_id = :project_id AND request_id = :request_id
 """)
-GET = text(
-    f"SELECT {RUN_COLUMNS} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id"
-)
+GET = sql(f"SELECT {RUN_COLUMNS} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id")
 # Runs of memory agents that wait after a failure also have a start time; they are not delayed runs.
-DELAYED_OF_PRINCIPAL = text("""
+DELAYED_OF_PRINCIPAL = sql("""
 SELECT id FROM gateway.runs
  WHERE project_id = :project_id AND principal = :principal
    AND state = 'QUEUED' AND kind <> 'SLEEPTIME' AND run_at > now()
@@ -181,14 +173,14 @@ SELECT id FROM gateway.runs
 
 
 # The primary key begins with the project, so each run is one index lookup.
-MARKS = text("""
+MARKS = sql("""
 SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
   FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS requested(project_id, id)
   JOIN gateway.runs run ON run.project_id = requested.project_id AND run.id = requested.id
 """)
 
 
-def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> TextClause:
+def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> Statement:
     """Returns the statement that lists runs with the given filters.
 
     Each set of filters has its own statement, so that PostgreSQL plans it with the matching index
@@ -205,9 +197,9 @@ def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> Tex
         for condition in _conditions_on(states)
     ]
     if len(pages) == 1:
-        return text(pages[0])
+        return sql(pages[0])
     union = " UNION ALL ".join(f"({page})" for page in pages)
-    return text(f"SELECT * FROM ({union}) listed ORDER BY id DESC LIMIT :limit")
+    return sql(f"SELECT * FROM ({union}) listed ORDER BY id DESC LIMIT :limit")
 
 
 def _conditions_on(states: AbstractSet[RunState]) -> Sequence[str]:
@@ -231,7 +223,7 @@ _FILTERS = {
 }
 
 # The sum of the sizes does not read the payloads. A page has at least one event, of any size.
-EVENTS = text("""
+EVENTS = sql("""
 SELECT run.state, run.last_sequence, run.owner_address, event.sequence, event.payload
   FROM gateway.runs run
   LEFT JOIN LATERAL (
@@ -248,12 +240,12 @@ SELECT run.state, run.last_sequence, run.owner_address, event.sequence, event.pa
  ORDER BY event.sequence
 """)
 
-LOAD = text(f"""
+LOAD = sql(f"""
 SELECT {DISPATCH_COLUMNS} FROM gateway.runs
  WHERE project_id = :project_id AND id = :run_id AND owner = :owner AND state IN ({ACTIVE})
 """)
 
-APPEND = text(f"""
+APPEND = sql(f"""
 WITH fence AS (
     UPDATE gateway.runs
        SET last_sequence = :last_sequence,
@@ -267,7 +259,7 @@ WITH fence AS (
 SELECT count(*) AS held FROM fence
 """)
 
-REDISPATCH = text(f"""
+REDISPATCH = sql(f"""
 UPDATE gateway.runs
    SET attempt = attempt + 1, lease_until = now() + make_interval(secs => :lease_s)
  WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
@@ -387,15 +379,14 @@ SELECT (SELECT count(*) FROM ended) AS held,
 """
 
 
-_FINISHED = f"held, ended_agent_id, ended_conversation_id, {DISPATCH_COLUMNS}"
 # Two statements, so that only runs with an approval request pay for it.
-FINISH = text_with_columns(_finish_sql(waits=False), _FINISHED)
-FINISH_WAITING = text_with_columns(_finish_sql(waits=True), _FINISHED)
+FINISH = sql(_finish_sql(waits=False))
+FINISH_WAITING = sql(_finish_sql(waits=True))
 
 # A queued run ends with this statement; a running run gets the state CANCELLING, and the gateway
 # that holds its lease ends it. The answer of a queued run is stored nowhere else, so its approval
 # request is open again.
-CANCEL = text(f"""
+CANCEL = sql(f"""
 WITH target AS (
     SELECT id, state FROM gateway.runs
      WHERE project_id = :project_id AND id = :run_id FOR UPDATE

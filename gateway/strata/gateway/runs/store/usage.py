@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import text
 
 from strata.gateway.runs.domain.runs import UsageSum
 from strata.gateway.runs.store.base import RunTables
 from strata.gateway.runs.store.rows import usage_of
+from strata.shared.db import Row, sql
 from strata.shared.usage import COUNTS
 
 _SUMS = ", ".join(
@@ -29,15 +27,15 @@ _USAGE_OF_PROJECT = f"""
  WHERE project_id = :project_id AND finish_time >= :start AND finish_time < :end
    AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id) AND {_COUNTED}
 """
-_USAGE = text(f"SELECT {_SUMS} {_USAGE_OF_PROJECT}")
+_USAGE = sql(f"SELECT {_SUMS} {_USAGE_OF_PROJECT}")
 # Parts are numbered from 1.
-_USAGE_SERIES = text(f"""
+_USAGE_SERIES = sql(f"""
 SELECT width_bucket(finish_time, CAST(:starts AS timestamptz[])) AS part, {_SUMS}
 {_USAGE_OF_PROJECT}
  GROUP BY part
 """)
 
-_USAGE_OF_PROJECTS = text(f"""
+_USAGE_OF_PROJECTS = sql(f"""
 SELECT project_id, {_SUMS}
   FROM gateway.runs
  WHERE project_id = ANY(CAST(:project_ids AS text[]))
@@ -54,7 +52,7 @@ class PostgresUsage(RunTables):
     ) -> UsageSum:
         """See `RunStore.usage`."""
         values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
-        return _usage_sum((await self._read(_USAGE, values)).mappings().one())
+        return _usage_sum((await self._read(_USAGE, values)).one())
 
     async def usage_series(
         self, project_id: str, starts: Sequence[datetime], end: datetime, agent_id: str
@@ -67,7 +65,7 @@ class PostgresUsage(RunTables):
             "end": end,
             "agent_id": agent_id,
         }
-        rows = (await self._read(_USAGE_SERIES, values)).mappings().all()
+        rows = (await self._read(_USAGE_SERIES, values)).all()
         sums = {row["part"]: _usage_sum(row) for row in rows}
         return [sums.get(number, UsageSum()) for number in range(1, len(starts) + 1)]
 
@@ -77,8 +75,8 @@ class PostgresUsage(RunTables):
         """See `RunStore.usage_of_projects`."""
         values = {"project_ids": list(project_ids), "start": start, "end": end}
         rows = await self._worker.system_query(_USAGE_OF_PROJECTS, values)
-        return {row.project_id: _usage_sum(row._asdict()) for row in rows}
+        return {row.project_id: _usage_sum(row) for row in rows}
 
 
-def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
+def _usage_sum(row: Row) -> UsageSum:
     return UsageSum(int(row["run_count"]), int(row["step_count"]), usage_of(row))

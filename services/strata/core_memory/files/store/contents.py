@@ -10,23 +10,20 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
+from strata.shared.db import Database, DatabaseConnection, sql
 
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
-
-_PART = text(
+_PART = sql(
     "SELECT data FROM core_memory.content_parts"
     " WHERE project_id = :project AND content_hash = :content AND part = :part"
 )
-_PAGE = text(
+_PAGE = sql(
     """
     SELECT page, first_line, line_count, text FROM core_memory.content_pages
     WHERE project_id = :project AND content_hash = :content AND page > :after
     ORDER BY page LIMIT 1
     """
 )
-_PUT_PAGES = text(
+_PUT_PAGES = sql(
     """
     INSERT INTO core_memory.content_pages
         (project_id, content_hash, page, first_line, line_count, text)
@@ -35,10 +32,10 @@ _PUT_PAGES = text(
                 CAST(:texts AS text[])) AS p(page, first_line, line_count, text)
     """
 )
-_DROP_PAGES = text(
+_DROP_PAGES = sql(
     "DELETE FROM core_memory.content_pages WHERE project_id = :project AND content_hash = :content"
 )
-_LOCK_FOLDERS = text(
+_LOCK_FOLDERS = sql(
     """
     SELECT d.id FROM core_memory.folders d
     WHERE d.project_id = :project AND d.id IN (
@@ -48,7 +45,7 @@ _LOCK_FOLDERS = text(
     """
 )
 # A later claim has increased `attempts`, so that writes of an earlier one match no row.
-_LOCK_CLAIMED = text(
+_LOCK_CLAIMED = sql(
     """
     SELECT true FROM core_memory.contents
     WHERE project_id = :project AND content_hash = :content
@@ -56,21 +53,21 @@ _LOCK_CLAIMED = text(
     FOR NO KEY UPDATE
     """
 )
-_READ = text(
+_READ = sql(
     """
     UPDATE core_memory.contents
     SET state = 'text', error = '', line_count = :lines, char_count = :chars, lease_until = NULL
     WHERE project_id = :project AND content_hash = :content
     """
 )
-_UNREADABLE = text(
+_UNREADABLE = sql(
     """
     UPDATE core_memory.contents SET state = 'failed', error = :error, lease_until = NULL
     WHERE project_id = :project AND content_hash = :content
     """
 )
 # Executed after the update of the content, so that it sees files that were added meanwhile.
-_UPDATE_FILES = text(
+_UPDATE_FILES = sql(
     """
     WITH changed_files AS (
         UPDATE core_memory.files
@@ -83,14 +80,14 @@ _UPDATE_FILES = text(
     WHERE project_id = :project AND id IN (SELECT folder_id FROM changed_files)
     """
 )
-_LOCK_ORPHANS = text(
+_LOCK_ORPHANS = sql(
     """
     SELECT content_hash FROM core_memory.contents
     WHERE project_id = :project AND content_hash = ANY(CAST(:contents AS text[]))
     ORDER BY content_hash FOR UPDATE
     """
 )
-_DELETE_ORPHANS = text(
+_DELETE_ORPHANS = sql(
     """
     WITH deleted AS (
         DELETE FROM core_memory.contents c
@@ -241,13 +238,15 @@ class ContentStore:
         return True
 
 
-async def _is_claimed(connection: AsyncConnection, content: dict[str, str], attempt: int) -> bool:
+async def _is_claimed(
+    connection: DatabaseConnection, content: dict[str, str], attempt: int
+) -> bool:
     result = await connection.execute(_LOCK_CLAIMED, {**content, "attempt": attempt})
     return result.scalar() is not None
 
 
 async def drop_orphans(
-    connection: AsyncConnection, project_id: str, contents: Sequence[str]
+    connection: DatabaseConnection, project_id: str, contents: Sequence[str]
 ) -> None:
     """Deletes the contents that no file uses, with their parts and pages."""
     bound = {"project": project_id, "contents": list(contents)}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
-
-from sqlalchemy import Row, text
 
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.prompt.compilation import FileLimits
@@ -28,8 +25,7 @@ from strata.core_memory.files.store.rows import PROMPT_LIMIT, to_prompt_limit
 from strata.core_memory.files.store.transactions import once
 from strata.core_memory.files.store.views import PostgresViews
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 
 # The files of an agent, through its attached folders.
 ATTACHED = """
@@ -41,12 +37,12 @@ ATTACHED = """
 OF_AGENT = "a.project_id = :project AND a.agent_id = :agent"
 _FILE = "f.id, d.name || '/' || f.name AS name, c.state, c.error, c.line_count"
 
-_LOCK_AGENT = text(
+_LOCK_AGENT = sql(
     "SELECT 1 FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :agent FOR NO KEY UPDATE"
 )
 # Locked in order and before any window, so that files and attachments are not deleted.
-_NAMED = text(
+_NAMED = sql(
     f"""
     SELECT {_FILE}
     FROM {ATTACHED}
@@ -56,7 +52,7 @@ _NAMED = text(
     ORDER BY f.id FOR KEY SHARE OF f, a
     """
 )
-_WINDOWS = text(
+_WINDOWS = sql(
     f"""
     SELECT {_FILE}, o.start_line, o.end_line, o.last_access_time
     FROM {ATTACHED}
@@ -64,7 +60,7 @@ _WINDOWS = text(
     WHERE {OF_AGENT} AND o.agent_id = :agent
     """
 )
-_CHANGE = text(
+_CHANGE = sql(
     """
     WITH closed_windows AS (
         DELETE FROM core_memory.open_files
@@ -88,7 +84,7 @@ _CHANGE = text(
     """
 )
 # The size of the agent's blocks, their limit and their labels.
-_PROMPT = text(
+_PROMPT = sql(
     """
     SELECT a.prompt_limit_bytes, CAST(coalesce(
                CASE WHEN a.prompt_line_numbers THEN s.numbered_bytes ELSE s.plain_bytes END, 0
@@ -101,19 +97,19 @@ _PROMPT = text(
     WHERE a.project_id = :project AND a.agent_id = :agent
     """
 )
-_PROMPT_LIMIT = text(
+_PROMPT_LIMIT = sql(
     f"SELECT {', '.join(PROMPT_LIMIT)} FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :agent"
 )
-_NAMES = text(f"SELECT d.name || '/' || f.name FROM {ATTACHED} WHERE {OF_AGENT}")
-_FIRST_NAMES = text(
+_NAMES = sql(f"SELECT d.name || '/' || f.name FROM {ATTACHED} WHERE {OF_AGENT}")
+_FIRST_NAMES = sql(
     f"""
     SELECT d.name || '/' || f.name FROM {ATTACHED}
     WHERE {OF_AGENT} AND d.id = :folder AND c.state = 'text'
     ORDER BY f.name LIMIT :count
     """
 )
-_SCOPE = text(
+_SCOPE = sql(
     """
     SELECT a.folder_id, (
         SELECT count(*) FROM core_memory.files f
@@ -125,14 +121,14 @@ _SCOPE = text(
     """
 )
 # Files whose new content cannot be read are excluded: the index still has their old text.
-_NAMES_OF = text(
+_NAMES_OF = sql(
     f"""
     SELECT f.id, d.name || '/' || f.name AS name FROM {ATTACHED}
     WHERE {OF_AGENT} AND f.id = ANY(CAST(:files AS text[])) AND c.state <> 'failed'
     """
 )
 # The agent's row is locked first, as in all statements that change its windows.
-_TOUCH = text(
+_TOUCH = sql(
     """
     WITH agent AS (
         SELECT project_id, agent_id FROM core_memory.prepared_agents
@@ -169,7 +165,7 @@ class PostgresFileWindowStore:
             "files": [file for _, file in pairs],
         }
 
-        async def work(connection: AsyncConnection) -> OpenFilesResult:
+        async def work(connection: DatabaseConnection) -> OpenFilesResult:
             await connection.execute(_LOCK_AGENT, bound)
             rows = (await connection.execute(_NAMED, named_files)).all() if pairs else []
             files = {row.name: _to_file(row) for row in rows}
@@ -241,7 +237,7 @@ class PostgresFileWindowStore:
 
 
 async def _prompt_use(
-    connection: AsyncConnection, bound: dict[str, str], limits: FileLimits
+    connection: DatabaseConnection, bound: dict[str, str], limits: FileLimits
 ) -> PromptUse:
     row = (await connection.execute(_PROMPT, bound)).one_or_none()
     if row is None:
@@ -255,7 +251,7 @@ async def _prompt_use(
 
 
 async def _store(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     bound: dict[str, str],
     opening: WindowPlan,
     closed_to_fit: Sequence[str] = (),
@@ -277,9 +273,9 @@ async def _store(
     )
 
 
-def _to_file(row: Row[Any]) -> AttachedFile:
+def _to_file(row: Row) -> AttachedFile:
     return AttachedFile(row.id, row.name, ContentState(row.state), row.error, row.line_count)
 
 
-def _to_window(row: Row[Any]) -> FileWindow:
+def _to_window(row: Row) -> FileWindow:
     return FileWindow(_to_file(row), row.start_line, row.end_line, row.last_access_time)

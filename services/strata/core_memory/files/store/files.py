@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
 from strata.core_memory.files.domain.files import File, OpenFile, file_not_found
 from strata.core_memory.files.store.contents import drop_orphans
 from strata.core_memory.files.store.rows import FILE, FILE_TABLES, to_file
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
-_GET = text(f"SELECT {FILE} FROM {FILE_TABLES} WHERE f.project_id = :project AND f.id = :file")
-_LIST = text(
+_GET = sql(f"SELECT {FILE} FROM {FILE_TABLES} WHERE f.project_id = :project AND f.id = :file")
+_LIST = sql(
     f"""
     SELECT {FILE} FROM {FILE_TABLES}
     WHERE f.project_id = :project AND f.folder_id = :folder AND f.name > :after
     ORDER BY f.name LIMIT :count
     """
 )
-_LIST_OF_AGENT = text(
+_LIST_OF_AGENT = sql(
     f"""
     WITH page AS (
         SELECT d.name AS folder, n.id
@@ -38,7 +36,7 @@ _LIST_OF_AGENT = text(
     ORDER BY d.name, f.name
     """
 )
-_OPEN_OF_AGENT = text(
+_OPEN_OF_AGENT = sql(
     """
     SELECT o.file_id, d.name || '/' || f.name AS file_name, o.start_line,
            least(CASE WHEN o.end_line = 0 THEN c.line_count ELSE o.end_line END, c.line_count)
@@ -53,7 +51,7 @@ _OPEN_OF_AGENT = text(
     ORDER BY d.name, f.name
     """
 )
-_LOCK_FOLDER = text(
+_LOCK_FOLDER = sql(
     """
     SELECT id FROM core_memory.folders
     WHERE project_id = :project AND id = (
@@ -61,7 +59,7 @@ _LOCK_FOLDER = text(
     FOR NO KEY UPDATE
     """
 )
-_DELETE = text(
+_DELETE = sql(
     """
     WITH deleted_file AS (
         DELETE FROM core_memory.files WHERE project_id = :project AND id = :file

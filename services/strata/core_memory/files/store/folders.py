@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import TextClause, text
-
 from strata.core_memory.domain.blocks import agent_not_found
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.files import (
@@ -19,12 +17,11 @@ from strata.core_memory.files.store.rows import FOLDER, to_folder
 from strata.core_memory.files.store.transactions import once
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Statement, sql
 from strata.shared.ids import new_id
 
 # Waits for a concurrent transaction that creates a folder of the same name.
-_CREATE = text(
+_CREATE = sql(
     """
     INSERT INTO core_memory.folders
         (project_id, id, name, description, instructions, create_time)
@@ -32,17 +29,17 @@ _CREATE = text(
     ON CONFLICT ON CONSTRAINT folders_name DO NOTHING
     """
 )
-_GET = text(
+_GET = sql(
     f"SELECT {FOLDER} FROM core_memory.folders d WHERE d.project_id = :project AND d.id = :folder"
 )
-_LIST = text(
+_LIST = sql(
     f"""
     SELECT {FOLDER} FROM core_memory.folders d
     WHERE d.project_id = :project AND d.name > :after
     ORDER BY d.name LIMIT :count
     """
 )
-_LIST_OF_AGENT = text(
+_LIST_OF_AGENT = sql(
     f"""
     SELECT {FOLDER} FROM core_memory.folder_attachments a
     JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
@@ -50,16 +47,16 @@ _LIST_OF_AGENT = text(
     ORDER BY d.name LIMIT :count
     """
 )
-_LOCK_FOR_DELETION = text(
+_LOCK_FOR_DELETION = sql(
     "SELECT id FROM core_memory.folders WHERE project_id = :project AND id = :folder FOR UPDATE"
 )
-_CONTENTS = text(
+_CONTENTS = sql(
     """
     SELECT DISTINCT content_hash FROM core_memory.files
     WHERE project_id = :project AND folder_id = :folder
     """
 )
-_DROP = text(
+_DROP = sql(
     """
     INSERT INTO core_memory.dropped_files (project_id, id, due_time, keep_until)
     SELECT :project, :folder, clock_timestamp(),
@@ -67,9 +64,9 @@ _DROP = text(
     FROM core_memory.files WHERE project_id = :project AND folder_id = :folder
     """
 )
-_DELETE = text("DELETE FROM core_memory.folders WHERE project_id = :project AND id = :folder")
+_DELETE = sql("DELETE FROM core_memory.folders WHERE project_id = :project AND id = :folder")
 # Locks the agent first, as all changes of its windows do, and the folder against deletion.
-_LOCK_PAIR = text(
+_LOCK_PAIR = sql(
     """
     WITH agent AS (
         SELECT agent_id FROM core_memory.prepared_agents
@@ -82,19 +79,19 @@ _LOCK_PAIR = text(
     FROM (SELECT 1) AS one LEFT JOIN agent ON true LEFT JOIN folder ON true
     """
 )
-_ATTACH = text(
+_ATTACH = sql(
     """
     INSERT INTO core_memory.folder_attachments (project_id, agent_id, folder_id)
     VALUES (:project, :agent, :folder) ON CONFLICT DO NOTHING
     """
 )
-_DETACH = text(
+_DETACH = sql(
     """
     DELETE FROM core_memory.folder_attachments
     WHERE project_id = :project AND agent_id = :agent AND folder_id = :folder
     """
 )
-_CLOSE = text(
+_CLOSE = sql(
     """
     DELETE FROM core_memory.open_files o USING core_memory.files f
     WHERE o.project_id = :project AND o.agent_id = :agent
@@ -126,7 +123,7 @@ class PostgresFolderStore:
             create_time=self._clock.now(),
         )
 
-        async def work(connection: AsyncConnection) -> Folder:
+        async def work(connection: DatabaseConnection) -> Folder:
             result = await connection.execute(_CREATE, _new_row(folder_))
             if result.rowcount == 0:
                 raise folder_name_taken(folder_.name)
@@ -157,7 +154,7 @@ class PostgresFolderStore:
         async with self._database.transaction() as connection:
             if (await connection.execute(_LOCK_FOR_DELETION, bound)).first() is None:
                 raise folder_not_found(folder_id)
-            contents = (await connection.execute(_CONTENTS, bound)).scalars().all()
+            contents = (await connection.execute(_CONTENTS, bound)).scalars()
             await connection.execute(_DROP, bound)
             await connection.execute(_DELETE, bound)
             await drop_orphans(connection, current_project(), contents)
@@ -178,7 +175,7 @@ class PostgresFolderStore:
         """
         await self._change_pair(agent_id, folder_id, _DETACH, _CLOSE)
 
-    async def _change_pair(self, agent_id: str, folder_id: str, *changes: TextClause) -> Folder:
+    async def _change_pair(self, agent_id: str, folder_id: str, *changes: Statement) -> Folder:
         bound = {"project": current_project(), "agent": agent_id, "folder": folder_id}
         async with self._database.transaction() as connection:
             row = (await connection.execute(_LOCK_PAIR, bound)).one()
@@ -190,7 +187,7 @@ class PostgresFolderStore:
                 await connection.execute(change, bound)
         return to_folder(row)
 
-    async def _read(self, statement: TextClause, **parameters: Any) -> list[Folder]:
+    async def _read(self, statement: Statement, **parameters: Any) -> list[Folder]:
         bound = {"project": current_project(), **parameters}
         async with self._database.transaction(read_only=True) as connection:
             return [to_folder(row) for row in await connection.execute(statement, bound)]

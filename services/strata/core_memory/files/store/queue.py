@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import TextClause, text
-
 from strata.core_memory.files.domain.ports import IndexProgress
-from strata.shared.db import Database
+from strata.shared.db import Database, Statement, sql
 from strata.shared.project_turns import ProjectRoundRobin, projects_in_turn
 from strata.shared.waiting_work import WaitingWork, any_row_sql
 
@@ -29,13 +27,13 @@ _DUE = "due_time <= clock_timestamp()"
 _FREE = "(lease_until IS NULL OR lease_until < clock_timestamp())"
 
 
-def _claim_of(table: str, key: str, waiting: str, since: str, returned: str) -> TextClause:
+def _claim_of(table: str, key: str, waiting: str, since: str, returned: str) -> Statement:
     """Returns the statement that claims the longest waiting row of the project in turn.
 
     Candidates are chosen before locks are taken, so that only one row is locked.
     """
     waiting = f"{waiting} AND {_FREE}"
-    return text(
+    return sql(
         f"""
         WITH RECURSIVE {projects_in_turn(table, waiting)},
         candidates AS MATERIALIZED (
@@ -66,24 +64,24 @@ _CLAIM_CONTENT = _claim_of(
     "create_time",
     "project_id content_hash attempts",
 )
-_HOLD_CONTENT = text(
+_HOLD_CONTENT = sql(
     """
     UPDATE core_memory.contents
     SET lease_until = clock_timestamp() + make_interval(secs => :lease)
     WHERE project_id = :project AND content_hash = :id AND state = 'stored' AND attempts = :attempt
     """
 )
-_RELEASE_CONTENT = text(
+_RELEASE_CONTENT = sql(
     """
     UPDATE core_memory.contents SET lease_until = NULL, attempts = attempts - :uncounted
     WHERE project_id = :project AND content_hash = :id AND state = 'stored' AND attempts = :attempt
     """
 )
-_FORMAT = text(
+_FORMAT = sql(
     "SELECT format, size_bytes FROM core_memory.contents"
     " WHERE project_id = :project AND content_hash = :id"
 )
-_NAME = text(
+_NAME = sql(
     """
     SELECT f.name, c.format FROM core_memory.files f JOIN core_memory.contents c
       ON c.project_id = f.project_id AND c.content_hash = f.content_hash
@@ -98,7 +96,7 @@ _CLAIM_FILE = _claim_of(
     "update_time",
     "project_id id folder_id content_hash attempts",
 )
-_HOLD_FILE = text(
+_HOLD_FILE = sql(
     """
     UPDATE core_memory.files
     SET lease_until = clock_timestamp() + make_interval(secs => :lease)
@@ -106,7 +104,7 @@ _HOLD_FILE = text(
       AND state = 'indexing'
     """
 )
-_SENT = text(
+_SENT = sql(
     """
     UPDATE core_memory.files
     SET chunk_count = :chunks, indexed_count = 0, error = '', lease_until = NULL, attempts = 0,
@@ -118,7 +116,7 @@ _SENT = text(
 )
 # The file was replaced meanwhile, and the index may have its old chunks. If it was deleted, it may
 # have been removed from the index before its chunks were sent by a process that was suspended.
-_SEND_AGAIN = text(
+_SEND_AGAIN = sql(
     """
     WITH queued AS (
         UPDATE core_memory.files
@@ -134,7 +132,7 @@ _SEND_AGAIN = text(
         due_time = excluded.due_time, keep_until = greatest(d.keep_until, excluded.keep_until)
     """
 )
-_POSTPONE = text(
+_POSTPONE = sql(
     """
     UPDATE core_memory.files
     SET lease_until = clock_timestamp() + make_interval(secs => :pause), error = :error
@@ -142,7 +140,7 @@ _POSTPONE = text(
       AND state = 'indexing'
     """
 )
-_WAITING = text(
+_WAITING = sql(
     f"""
     SELECT project_id, id, content_hash FROM core_memory.files
     WHERE {_UNINDEXED}
@@ -150,7 +148,7 @@ _WAITING = text(
     ORDER BY project_id, id LIMIT :count
     """
 )
-_PROGRESS = text(
+_PROGRESS = sql(
     """
     UPDATE core_memory.files f
     SET chunk_count = d.chunks, indexed_count = d.indexed, lease_until = NULL,
@@ -162,15 +160,15 @@ _PROGRESS = text(
       AND (f.chunk_count <> d.chunks OR f.indexed_count <> d.indexed OR d.indexed >= d.chunks)
     """
 )
-_UNINDEXABLE = text(f"SELECT DISTINCT project_id FROM core_memory.files WHERE {_UNSENT}")
-_EXPLAIN = text(
+_UNINDEXABLE = sql(f"SELECT DISTINCT project_id FROM core_memory.files WHERE {_UNSENT}")
+_EXPLAIN = sql(
     """
     UPDATE core_memory.files SET error = :error
     WHERE project_id = :project AND state = 'indexing' AND chunk_count = 0 AND error <> :error
     """
 )
 # Dropped once when due, and again when no worker can still be sending chunks.
-_CLAIM_DROPPED = text(
+_CLAIM_DROPPED = sql(
     f"""
     UPDATE core_memory.dropped_files d
     SET due_time = clock_timestamp() + make_interval(secs => :lease)
@@ -183,7 +181,7 @@ _CLAIM_DROPPED = text(
     """
 )
 # One that became due again meanwhile stays.
-_DROPPED = text(
+_DROPPED = sql(
     """
     WITH processed AS (
         SELECT * FROM unnest(CAST(:projects AS text[]), CAST(:ids AS text[]),
@@ -197,7 +195,7 @@ _DROPPED = text(
     WHERE d.project_id = t.project_id AND d.id = t.id AND NOT t.is_last
     """
 )
-_ABANDONED = text(
+_ABANDONED = sql(
     """
     DELETE FROM core_memory.content_parts
     WHERE content_hash LIKE 'upload-%'
@@ -404,7 +402,7 @@ class FileQueue:
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ABANDONED, {"age": age})).rowcount)
 
-    async def _claim(self, statement: TextClause, projects: ProjectRoundRobin, lease: float) -> Any:
+    async def _claim(self, statement: Statement, projects: ProjectRoundRobin, lease: float) -> Any:
         async def look(after: str) -> tuple[Any, str]:
             bound = {"lease": lease, "after": after, "projects": _TRIES, "tries": _TRIES}
             row = (await self._worker.system_execute(statement, bound)).first()

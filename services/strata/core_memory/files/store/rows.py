@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Row
-
 from strata.core_memory.domain.prompt.limits import PromptLimit
 from strata.core_memory.files.domain.files import File, FileState, Folder
+from strata.shared.db import Row
 
 FOLDER = "d.id, d.name, d.description, d.instructions, d.file_count, d.create_time"
 """The columns of a folder ``d`` for `to_folder`."""
@@ -36,7 +33,7 @@ PROMPT_LIMIT = {
 """The columns of an agent's `PromptLimit`, with the parameters that set them."""
 
 
-def to_prompt_limit(row: Row[Any]) -> PromptLimit:
+def to_prompt_limit(row: Row) -> PromptLimit:
     """Returns the limit of a row of `PROMPT_LIMIT`."""
     return PromptLimit(
         bytes=row.prompt_limit_bytes,
@@ -47,7 +44,7 @@ def to_prompt_limit(row: Row[Any]) -> PromptLimit:
     )
 
 
-def to_folder(row: Row[Any]) -> Folder:
+def to_folder(row: Row) -> Folder:
     """Returns the folder of a row of `FOLDER`."""
     return Folder(
         id=row.id,
@@ -59,7 +56,7 @@ def to_folder(row: Row[Any]) -> Folder:
     )
 
 
-def to_file(row: Row[Any]) -> File:
+def to_file(row: Row) -> File:
     """Returns the file of a row of `FILE`."""
     return File(
         id=row.id,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import text
-
 from strata.core_memory.files.domain.grep import GrepFile, LineRange, SearchedPage
 from strata.core_memory.files.domain.lines import ReadableFile
-from strata.shared.db import Database
+from strata.shared.db import Database, sql
 
 # First selects the next files with the index, then looks up the rest for those only.
-_FILES = text(
+_FILES = sql(
     """
     WITH next_files AS (
         SELECT d.name AS folder, f.id, f.name, f.content_hash
@@ -35,7 +33,7 @@ _FILES = text(
     ORDER BY n.folder, n.name
     """
 )
-_PAGES = text(
+_PAGES = sql(
     """
     SELECT w.ordinal, p.page, p.first_line, p.text
     FROM unnest(CAST(:contents AS text[])) WITH ORDINALITY AS w(content, ordinal)
@@ -49,7 +47,7 @@ _PAGES = text(
     """
 )
 # Selects only the lines of the range from the pages that overlap it.
-_LINES = text(
+_LINES = sql(
     """
     SELECT r.content, greatest(r.first, p.first_line) AS first_line,
            array_to_string(
@@ -65,7 +63,7 @@ _LINES = text(
 )
 
 
-_FILE = text(
+_FILE = sql(
     """
     SELECT d.name || '/' || f.name AS name, f.content_hash, c.line_count
     FROM core_memory.files f
@@ -77,7 +75,7 @@ _FILE = text(
     WHERE f.project_id = :project AND f.id = :file
     """
 )
-_PAGE_FROM = text(
+_PAGE_FROM = sql(
     """
     SELECT first_line, text FROM core_memory.content_pages
     WHERE project_id = :project AND content_hash = :content

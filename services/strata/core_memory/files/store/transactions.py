@@ -8,8 +8,7 @@ from typing import TypeVar
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import ReplayedError
 from strata.core_memory.request_table import REQUESTS
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import answered_or, run_once
 
@@ -19,7 +18,7 @@ ResultT = TypeVar("ResultT")
 async def once(
     database: Database,
     receipt: Receipt[ResultT],
-    work: Callable[[AsyncConnection], Awaitable[ResultT]],
+    work: Callable[[DatabaseConnection], Awaitable[ResultT]],
 ) -> ResultT:
     """Runs `work` in one transaction of the calling project, and stores its response.
 
@@ -31,7 +30,7 @@ async def once(
         UnavailableError: It lost every race.
     """
 
-    async def attempt(connection: AsyncConnection) -> ResultT:
+    async def attempt(connection: DatabaseConnection) -> ResultT:
         await _check_request(connection, receipt.request)
         result = await work(connection)
         if receipt.request.id:
@@ -45,7 +44,7 @@ async def once(
     return await answered_or(run_once(database, attempt), find_answer)
 
 
-async def _check_request(connection: AsyncConnection, request: RequestKey) -> None:
+async def _check_request(connection: DatabaseConnection, request: RequestKey) -> None:
     response = await REQUESTS.find(connection, request)
     if response is not None:
         raise ReplayedError(response)

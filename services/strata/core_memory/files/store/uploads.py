@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Row, text
-
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.files.domain.files import (
     File,
@@ -25,31 +23,30 @@ from strata.core_memory.files.store.transactions import once
 from strata.protocol.errors import UnavailableError
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 from strata.shared.ids import new_id
 
-_PUT = text(
+_PUT = sql(
     """
     INSERT INTO core_memory.content_parts (project_id, content_hash, part, data)
     VALUES (:project, :upload, :part, CAST(:data AS bytea))
     """
 )
-_DISCARD = text(
+_DISCARD = sql(
     "DELETE FROM core_memory.content_parts WHERE project_id = :project AND content_hash = :upload"
 )
-_LOCK_FOLDER = text(
+_LOCK_FOLDER = sql(
     "SELECT id FROM core_memory.folders"
     " WHERE project_id = :project AND id = :folder FOR NO KEY UPDATE"
 )
-_NAMED = text(
+_NAMED = sql(
     """
     SELECT id, content_hash, state FROM core_memory.files
     WHERE project_id = :project AND folder_id = :folder AND name = :name FOR UPDATE
     """
 )
 # Both at once and in order, to exclude deadlocks.
-_LOCK_CONTENTS = text(
+_LOCK_CONTENTS = sql(
     """
     SELECT content_hash FROM core_memory.contents
     WHERE project_id = :project AND content_hash IN (:content, :old)
@@ -57,7 +54,7 @@ _LOCK_CONTENTS = text(
     """
 )
 # A content that could not be read is read again when it is uploaded again.
-_CONTENT = text(
+_CONTENT = sql(
     """
     INSERT INTO core_memory.contents AS c
         (project_id, content_hash, size_bytes, media_type, format, state, create_time)
@@ -69,13 +66,13 @@ _CONTENT = text(
     RETURNING state, xmax = 0 AS is_new
     """
 )
-_KEEP = text(
+_KEEP = sql(
     """
     UPDATE core_memory.content_parts SET content_hash = :content
     WHERE project_id = :project AND content_hash = :upload
     """
 )
-_ADD = text(
+_ADD = sql(
     """
     INSERT INTO core_memory.files
         (project_id, id, folder_id, name, media_type, content_hash, state, create_time, update_time)
@@ -83,7 +80,7 @@ _ADD = text(
     """
 )
 # The lease stays, so that a worker that sends the old chunks is done before the new are sent.
-_REPLACE = text(
+_REPLACE = sql(
     """
     UPDATE core_memory.files
     SET media_type = :media_type, content_hash = :content, state = :state, error = '',
@@ -91,14 +88,14 @@ _REPLACE = text(
     WHERE project_id = :project AND id = :file
     """
 )
-_COUNT = text(
+_COUNT = sql(
     """
     UPDATE core_memory.folders
     SET revision = revision + 1, file_count = file_count + CAST(:more AS integer)
     WHERE project_id = :project AND id = :folder
     """
 )
-_GET = text(f"SELECT {FILE} FROM {FILE_TABLES} WHERE f.project_id = :project AND f.id = :file")
+_GET = sql(f"SELECT {FILE} FROM {FILE_TABLES} WHERE f.project_id = :project AND f.id = :file")
 
 
 class PostgresUploadStore:
@@ -129,7 +126,7 @@ class PostgresUploadStore:
             UnavailableError: The upload took too long, and its parts were removed.
         """
 
-        async def work(connection: AsyncConnection) -> File:
+        async def work(connection: DatabaseConnection) -> File:
             return await _Finish(connection, file, self._clock).run()
 
         return await once(self._database, receipt, work)
@@ -138,7 +135,7 @@ class PostgresUploadStore:
 class _Finish:
     """The transaction that makes a file of an upload."""
 
-    def __init__(self, connection: AsyncConnection, file: NewFile, clock: Clock) -> None:
+    def __init__(self, connection: DatabaseConnection, file: NewFile, clock: Clock) -> None:
         self._connection = connection
         self._file = file
         self._bound = {
@@ -170,7 +167,7 @@ class _Finish:
             await drop_orphans(self._connection, current_project(), [old.content_hash])
         return await self._made(file_id)
 
-    async def _replace_content(self, old: Row[Any]) -> bool:
+    async def _replace_content(self, old: Row) -> bool:
         """Replaces the content of an existing file; False if it is the same."""
         same = old.content_hash == self._file.content_key
         if same and old.state != "failed":

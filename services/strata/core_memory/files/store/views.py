@@ -9,8 +9,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Row, TextClause, text
-
 from strata.core_memory.files.domain.directories import (
     CLOSED_SHOWN,
     MOST_LISTED,
@@ -22,7 +20,7 @@ from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindo
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.text_extraction.pages import PAGE_CHARS
 from strata.shared.context import current_project
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import DatabaseConnection, Row, Statement, sql
 
 DIRECTORIES_FINGERPRINT = """
     coalesce((
@@ -119,8 +117,8 @@ class ViewStatements:
         texts: Reads the texts of windows.
     """
 
-    folders: TextClause
-    texts: TextClause
+    folders: Statement
+    texts: Statement
 
     @classmethod
     def with_fingerprint(cls, fingerprint: str) -> ViewStatements:
@@ -130,8 +128,8 @@ class ViewStatements:
             fingerprint: SQL with the parameters ``project`` and ``agent``.
         """
         return cls(
-            text(_FOLDERS.format(fingerprint=fingerprint)),
-            text(_TEXTS.format(fingerprint=fingerprint)),
+            sql(_FOLDERS.format(fingerprint=fingerprint)),
+            sql(_TEXTS.format(fingerprint=fingerprint)),
         )
 
 
@@ -148,17 +146,17 @@ class PostgresViews:
 
     def __init__(
         self,
-        query: Callable[..., Awaitable[Sequence[Row[Any]]]],
+        query: Callable[..., Awaitable[Sequence[Row]]],
         statements: ViewStatements = _WITHOUT_FINGERPRINT,
     ) -> None:
         self._query = query
         self._statements = statements
 
     @classmethod
-    def of_transaction(cls, connection: AsyncConnection) -> PostgresViews:
+    def of_transaction(cls, connection: DatabaseConnection) -> PostgresViews:
         """Returns views that read in a transaction."""
 
-        async def query(statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
+        async def query(statement: Statement, **parameters: Any) -> Sequence[Row]:
             bound = {"project": current_project(), **parameters}
             return (await connection.execute(statement, bound)).all()
 
@@ -202,7 +200,7 @@ def _first_pages(window: FileWindow) -> int:
     return 1 if window.start == 1 else 2
 
 
-def _to_folder(rows: Sequence[Row[Any]]) -> FolderView:
+def _to_folder(rows: Sequence[Row]) -> FolderView:
     first = rows[0]
     files = [row for row in rows if row.id is not None]
     closed = [f"{first.folder_name}/{row.name}" for row in files if row.start_line is None]
@@ -216,7 +214,7 @@ def _to_folder(rows: Sequence[Row[Any]]) -> FolderView:
     )
 
 
-def _to_window(row: Row[Any]) -> FileWindow:
+def _to_window(row: Row) -> FileWindow:
     name = f"{row.folder_name}/{row.name}"
     file = AttachedFile(row.id, name, ContentState(row.state), row.error, row.line_count)
     return FileWindow(file, row.start_line, row.end_line, row.last_access_time)

@@ -11,18 +11,16 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Row, text
-from sqlalchemy.exc import IntegrityError
+import asyncpg
 
 from strata.protocol.errors import FailedPreconditionError, NotFoundError, Reason
-from strata.shared.db import Database
-from strata.shared.db.async_engine import AsyncConnection
+from strata.shared.db import Database, DatabaseConnection, Row, sql
 from strata.shared.idempotency.request_table import answered_or
 from strata.shared.ids import new_id
 from strata.shared.search.indexing.generations import Serving
 from strata.shared.search.reindexing.state import CopyProgress, FoundCounts, Phase, Reindex
 
-_NOTHING = text("SELECT 1")
+_NOTHING = sql("SELECT 1")
 _AWAKE_S = 20.0
 _ACTIVE = "('building', 'checking', 'switched')"
 
@@ -164,7 +162,7 @@ class Ledger:
 
 
 @asynccontextmanager
-async def _kept_awake(connection: AsyncConnection) -> AsyncIterator[None]:
+async def _kept_awake(connection: DatabaseConnection) -> AsyncIterator[None]:
     """Prevents PostgreSQL from ending an idle transaction that holds a lock for a long step."""
     over = asyncio.Event()
 
@@ -185,7 +183,7 @@ async def _kept_awake(connection: AsyncConnection) -> AsyncIterator[None]:
 
 
 async def insert_reindex(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     schema: str,
     where: tuple[str, str, str],
     generations: tuple[Serving, Serving],
@@ -219,7 +217,7 @@ async def insert_reindex(
     }
     try:
         row = (await connection.execute(_Statements(schema).insert, values)).one()
-    except IntegrityError as error:
+    except asyncpg.IntegrityConstraintViolationError as error:
         raise FailedPreconditionError(
             "another rebuild is running, or the last one is being cleaned up; try again later",
             reason=Reason.IN_USE,
@@ -229,7 +227,7 @@ async def insert_reindex(
 
 
 async def move_reindex(
-    connection: AsyncConnection,
+    connection: DatabaseConnection,
     schema: str,
     job: Reindex,
     phase: Phase,
@@ -258,7 +256,7 @@ async def move_reindex(
 
 
 async def read_reindex(
-    connection: AsyncConnection, schema: str, project_id: str, slot: str, archive_id: str
+    connection: DatabaseConnection, schema: str, project_id: str, slot: str, archive_id: str
 ) -> Reindex | None:
     """Returns the newest rebuild; for a connection of a tenant."""
     values = {"project": project_id, "slot": slot, "archive": archive_id}
@@ -267,7 +265,7 @@ async def read_reindex(
 
 
 async def repeated_reindex(
-    connection: AsyncConnection, schema: str, project_id: str, request_id: str
+    connection: DatabaseConnection, schema: str, project_id: str, request_id: str
 ) -> Reindex | None:
     """Returns the rebuild that a request started."""
     values = {"project": project_id, "request": request_id}
@@ -298,14 +296,14 @@ class _Statements:
         self.schema = schema
         indexes, jobs = f"{schema}.serving_indexes", f"{schema}.reindexes"
         columns = "slot, generation, model, dim, normalized"
-        self.serving = text(
+        self.serving = sql(
             f"SELECT {columns} FROM {indexes} WHERE project_id = '' AND slot = :slot"
         )
-        self.slots = text(
+        self.slots = sql(
             f"SELECT {columns} FROM {indexes}"
             " WHERE project_id = '' AND slot >= :low AND slot < :high ORDER BY slot"
         )
-        self.written = text(
+        self.written = sql(
             f"""
             SELECT s.slot, s.generation, s.model, s.dim, s.normalized, j.source, j.target
             FROM {indexes} s LEFT JOIN {jobs} j
@@ -314,20 +312,20 @@ class _Statements:
             WHERE s.project_id = '' AND s.slot = :slot
             """
         )
-        self.keep = text(
+        self.keep = sql(
             f"INSERT INTO {indexes} (project_id, {columns})"
             " VALUES ('', :slot, :generation, :model, :dim, :normalized) ON CONFLICT DO NOTHING"
         )
-        self.serve = text(
+        self.serve = sql(
             f"UPDATE {indexes} SET generation = :generation, model = :model, dim = :dim,"
             " normalized = :normalized, update_time = now()"
             " WHERE project_id = '' AND slot = :slot"
         )
-        self.number = text(
+        self.number = sql(
             f"UPDATE {indexes} SET rebuilds = rebuilds + 1"
             f" WHERE project_id = '' AND slot = :slot RETURNING {columns}, rebuilds"
         )
-        self.insert = text(
+        self.insert = sql(
             f"""
             INSERT INTO {jobs}
                 (project_id, id, slot, archive_id, request_id, source, target, phase, total)
@@ -336,14 +334,14 @@ class _Statements:
             RETURNING *
             """
         )
-        self.repeated = text(
+        self.repeated = sql(
             f"SELECT * FROM {jobs} WHERE project_id = :project AND request_id = :request"
         )
-        self.latest = text(
+        self.latest = sql(
             f"SELECT * FROM {jobs} WHERE project_id = :project AND slot = :slot"
             " AND archive_id = :archive ORDER BY create_time DESC LIMIT 1"
         )
-        self.claim = text(
+        self.claim = sql(
             f"""
             WITH waiting AS MATERIALIZED (
                 SELECT * FROM {jobs} WHERE NOT cleaned AND slot = ANY(CAST(:slots AS text[]))
@@ -353,24 +351,24 @@ class _Statements:
             SELECT * FROM waiting WHERE pg_try_advisory_xact_lock(hashtextextended(id, 2)) LIMIT 1
             """
         )
-        self.advance = text(
+        self.advance = sql(
             f"UPDATE {jobs} SET cursor = CAST(:cursor AS text[]), done = :done,"
             " sample = CAST(:sample AS jsonb)"
             " WHERE project_id = :project AND id = :id AND phase = 'building'"
         )
-        self.move = text(
+        self.move = sql(
             f"""
             UPDATE {jobs} SET phase = :to, note = :note, share = CAST(:share AS jsonb),
                 phase_time = now()
             WHERE project_id = :project AND id = :id AND phase = :from RETURNING *
             """
         )
-        self.cleaned = text(
+        self.cleaned = sql(
             f"UPDATE {jobs} SET cleaned = true WHERE project_id = :project AND id = :id"
         )
 
 
-def _serving(row: Row[Any]) -> Serving:
+def _serving(row: Row) -> Serving:
     return Serving(row.slot, row.generation, row.model, row.dim, row.normalized)
 
 
@@ -382,7 +380,7 @@ def _loaded(stored: Any) -> Any:
     return json.loads(stored) if isinstance(stored, str) else stored
 
 
-def _reindex(row: Row[Any]) -> Reindex:
+def _reindex(row: Row) -> Reindex:
     return Reindex(
         id=row.id,
         slot=row.slot,

@@ -1,46 +1,16 @@
-"""Settings of a service whose search can have a reranker, and a function that opens it."""
+"""Opens the reranker of the settings."""
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from pathlib import Path
-
-from pydantic import Field
 
 from strata.shared.search.reranking.base import TEXT_TOKENS, Reranker
 from strata.shared.search.reranking.result_order import Reranking
-from strata.shared.search.service_settings import SearchingServiceSettings
+from strata.shared.search.reranking.settings import RerankingServiceSettings
 from strata.shared.shared_resources import SharedResources
 from strata.shared.telemetry import Telemetry
 
 _MS = 1000
-
-
-class RerankingServiceSettings(SearchingServiceSettings):
-    """Fields of the services whose search can have a reranker."""
-
-    reranker_path: Path | None = Field(
-        default=None,
-        description=(
-            "Folder of a cross-encoder that reranks the best results (`model.onnx`, and "
-            "`vocab.txt` or `tokenizer.json`); unset means none."
-        ),
-    )
-    reranker_sha256: str = Field(
-        default="",
-        pattern=r"^([0-9a-fA-F]{64})?$",
-        description="SHA-256 that its `model.onnx` must have; unset accepts any.",
-    )
-    reranker_candidates: int = Field(
-        default=30, gt=0, le=100, description="How many of the best results it reranks."
-    )
-    reranker_budget_ms: int = Field(
-        default=2000,
-        gt=0,
-        description=(
-            "Milliseconds that a search waits for it; after that the order is not changed."
-        ),
-    )
 
 
 async def open_reranking(
