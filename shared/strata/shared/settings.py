@@ -214,7 +214,10 @@ class ServiceSettings(EnvironmentSettings):
     )
     reflection: bool = Field(default=True, description="Serve gRPC reflection.")
     database_url: str = Field(
-        default="", repr=False, description="PostgreSQL URL of the service's service role."
+        default="",
+        repr=False,
+        description="PostgreSQL URL of the service's service role; all URLs of databases may have"
+        " options of libpq, such as `?sslmode=verify-full`.",
     )
     worker_database_url: str = Field(
         default="", repr=False, description="PostgreSQL URL of the service's worker role."

@@ -202,6 +202,18 @@ async def test_connections_ask_for_built_in_types_once(
     assert counts == [1, 2, 2, 3]
 
 
+async def test_urls_have_the_options_of_libpq(urls: ServiceDatabase) -> None:
+    plain = Database(f"{urls.service_url}?sslmode=disable", pool_size=1)
+    encrypted = Database(f"{urls.service_url}?sslmode=require", pool_size=1)
+    try:
+        await plain.ping()
+        with pytest.raises(UnavailableError):
+            await encrypted.ping()
+    finally:
+        await plain.close()
+        await encrypted.close()
+
+
 async def test_values_of_a_row_have_positions_and_names(database: Database) -> None:
     statement = sql(
         """SELECT n AS number, CAST('{"a": [1]}' AS jsonb) AS json, ARRAY['x', NULL] AS texts,
@@ -606,6 +618,9 @@ async def test_connections_that_a_burst_needed_are_closed_when_idle(
         while await open_sessions():
             await asyncio.sleep(0.05)
         await _until_gone(opened)
+        # They are dropped with their prepared statements, and not counted any more.
+        while database.connections:
+            await asyncio.sleep(0.01)
         assert await asyncio.gather(*(_notes(database) for _ in range(4))) == [[]] * 4
     finally:
         await database.close()

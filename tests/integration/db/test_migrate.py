@@ -50,7 +50,7 @@ async def test_upgrade_reaches_the_head_and_may_be_repeated(
     url = databases.url(await databases.create())
 
     assert await service.version(url) is None
-    await service.upgrade(url, databases.passwords)
+    await service.upgrade(f"{url}?sslmode=disable", databases.passwords)
     await service.upgrade(url, databases.passwords)
 
     assert await service.version(url) == service.head == "0002"

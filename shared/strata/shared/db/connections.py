@@ -261,7 +261,7 @@ async def connect(url: str, server_settings: Mapping[str, str]) -> DriverConnect
     cancelled while connecting would leave a broken session and an error in the server's log.
 
     Args:
-        url: `postgresql://user:password@host:port/database`.
+        url: `postgresql://user:password@host:port/database`, with options of libpq.
         server_settings: Settings of the session.
 
     Raises:

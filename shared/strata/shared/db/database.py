@@ -447,7 +447,9 @@ class Database:
                 if not (new or connection.driver.is_closed()):
                     return _Session(connection, slot)
                 connection.driver.terminate()
-            return _Session(await DatabaseConnection.connect(self._options), slot)
+            connection = await DatabaseConnection.connect(self._options)
+            connection.driver.add_termination_listener(self._forget)
+            return _Session(connection, slot)
         except BaseException as error:
             connections.in_use -= 1
             # While connecting, any error of the operating system is one of the database.
@@ -456,6 +458,11 @@ class Database:
             if strata_error is None:
                 raise
             raise strata_error from error
+
+    def _forget(self, closed: object) -> None:
+        """Drops an idle connection that was closed, with its prepared statements."""
+        connections = self._connections
+        connections.idle = [one for one in connections.idle if one.driver is not closed]
 
     async def _commit(self, session: _Session) -> None:
         committed = False

@@ -14,11 +14,12 @@ from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, event, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from strata.shared.db.connections import connect
+from strata.shared.db.driver_connection import DriverConnection
 from strata.shared.package_stand_in import stand_in
 
 # The package also loads the sessions of the object-relational mapper: 45 modules that are not used.
@@ -100,10 +101,19 @@ async def _alone() -> AsyncIterator[None]:
 @asynccontextmanager
 async def _connect(url: str, application_name: str) -> AsyncIterator[AsyncConnection]:
     """Opens one connection for the block."""
+
+    async def open_connection(**_options: object) -> DriverConnection:
+        # The driver reads the URL, as it does for all other connections.
+        return await connect(url, {"application_name": application_name})
+
     engine = create_async_engine(
-        make_url(url).set(drivername="postgresql+asyncpg"),
+        "postgresql+asyncpg://",
         poolclass=NullPool,
-        connect_args={"server_settings": {"application_name": application_name}},
+        connect_args={
+            "async_creator_fn": open_connection,
+            # A migration may change the tables of a statement that it repeats.
+            "prepared_statement_cache_size": 0,
+        },
     )
     event.listen(engine.sync_engine, "do_execute", _execute_script)
     try:
