@@ -25,8 +25,8 @@ from asyncpg.connection import LoggedQuery
 from strata.gateway.project_callers import ProjectCallers
 from strata.gateway.runs.events import live_run
 from strata.shared.context import Caller, current
-from strata.shared.db.connections import ConnectionOptions, DatabaseConnection, StatementResult
-from strata.shared.db.statements import Statement
+from strata.shared.db.connections import DatabaseConnection, SessionOptions, StatementResult
+from strata.shared.db.statements import SqlStatement
 from strata.shared.metric_names import RPC_IN_FLIGHT, RPC_REQUESTS
 from strata.shared.search import result_merge
 from strata.shared.telemetry import Telemetry
@@ -164,12 +164,12 @@ class SqlMeter:
         execute, connect = DatabaseConnection.execute_alone, DatabaseConnection.connect
 
         async def counted(
-            connection: DatabaseConnection, statement: Statement, values: Mapping[str, object]
+            connection: DatabaseConnection, statement: SqlStatement, values: Mapping[str, object]
         ) -> StatementResult:
             self._statement(connection.driver, statement.text)
             return await execute(connection, statement, values)
 
-        async def watched(options: ConnectionOptions) -> DatabaseConnection:
+        async def watched(options: SessionOptions) -> DatabaseConnection:
             connection = await connect(options)
             self._connected(connection.driver)
             return connection

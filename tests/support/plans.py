@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from strata.shared.db import Database, Statement
+from strata.shared.db import Database, SqlStatement
 
 
 async def plan_of(database: Database, statement: str, *, elements: int = 1) -> str:
@@ -45,7 +45,7 @@ async def generic_plan_of(database: Database, statement: str) -> str:
     return "\n".join(row[0] for row in plan)
 
 
-def with_values(statement: Statement, values: Mapping[str, str]) -> str:
+def with_values(statement: SqlStatement, values: Mapping[str, str]) -> str:
     """Returns the text of a statement with values in place of its parameters.
 
     Args:

@@ -14,7 +14,7 @@ from gateway_records import WELL, events, fence_of, new_run
 from plans import with_values
 from strata.gateway.due_work import ANY_DUE
 from strata.gateway.runs.store import claims
-from strata.shared.db import Statement, sql
+from strata.shared.db import SqlStatement, sql
 
 
 async def queued(gateways: Gateways, project: str, number: int) -> str:
@@ -164,7 +164,7 @@ async def test_a_claim_from_a_long_queue_reads_few_rows(gateways: Gateways) -> N
     ids=["runs", "memory", "all"],
 )
 async def test_the_query_for_waiting_runs_reads_no_ended_runs(
-    gateways: Gateways, look: Statement
+    gateways: Gateways, look: SqlStatement
 ) -> None:
     """PostgreSQL's statistics are from a moment in which all of the runs waited."""
     await insert_queued(gateways, "project-1", 5000, kinds=("FOREGROUND", "SLEEPTIME"))

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from strata.gateway.runs.store.conditions import PENDING_APPROVAL
 from strata.gateway.runs.store.statements import delete_events_sql, mark_events_deleted_sql
-from strata.shared.db import Database, Statement, sql
+from strata.shared.db import Database, SqlStatement, sql
 from strata.shared.project_turns import projects_in_turn
 
 BACKLOG_FULL = "Given up: the project has too many pending deliveries."
@@ -30,7 +30,7 @@ class RetainedKind(StrEnum):
     BACKLOG = "BACKLOG"
 
 
-def _projects(table: str, condition: str) -> Statement:
+def _projects(table: str, condition: str) -> SqlStatement:
     return sql(
         f"WITH RECURSIVE {projects_in_turn(table, condition)} SELECT project_id FROM in_turn"
     )

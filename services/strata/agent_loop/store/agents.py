@@ -36,7 +36,7 @@ from strata.agent_loop.store.rows import (
 )
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, SqlStatement, sql
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError, answered_or
 from strata.shared.record_fields import replace
@@ -298,7 +298,7 @@ class PostgresAgentStore:
         return [ListedAgent(**row) for row in rows]
 
     async def _listed(
-        self, statement: Statement, agent_filter: AgentFilter, limit: int, after: str
+        self, statement: SqlStatement, agent_filter: AgentFilter, limit: int, after: str
     ) -> Sequence[Mapping[str, Any]]:
         async with self._database.transaction(read_only=True) as connection:
             return await _all(
@@ -522,7 +522,7 @@ async def _settle_memory_agent(
 
 async def _one(
     connection: DatabaseConnection,
-    statement: Statement,
+    statement: SqlStatement,
     *,
     taken: str = "",
     **parameters: Any,
@@ -533,7 +533,7 @@ async def _one(
 
 async def _all(
     connection: DatabaseConnection,
-    statement: Statement,
+    statement: SqlStatement,
     *,
     taken: str = "",
     **parameters: Any,
@@ -555,7 +555,7 @@ async def _all(
     return [dict(row) for row in result]
 
 
-async def _run(connection: DatabaseConnection, statement: Statement, **parameters: Any) -> None:
+async def _run(connection: DatabaseConnection, statement: SqlStatement, **parameters: Any) -> None:
     await connection.execute(statement, {"project": current_project(), **parameters})
 
 

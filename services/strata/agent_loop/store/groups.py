@@ -32,7 +32,7 @@ from strata.agent_loop.store.request_table import REQUESTS
 from strata.protocol.errors import NotFoundError, Reason
 from strata.shared.agent_types import AgentType
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, Row, SqlStatement, sql
 from strata.shared.idempotency.keys import RequestKey, check_same_request
 from strata.shared.idempotency.request_table import LostRaceError
 
@@ -351,7 +351,9 @@ async def _check_agents(
             raise agent_not_found(agent_id)
 
 
-async def _write(connection: DatabaseConnection, statement: Statement, **parameters: Any) -> None:
+async def _write(
+    connection: DatabaseConnection, statement: SqlStatement, **parameters: Any
+) -> None:
     try:
         await connection.execute(statement, _bound(**parameters))
     except asyncpg.IntegrityConstraintViolationError as error:

@@ -10,7 +10,7 @@ import asyncpg
 from strata.agent_loop.domain.model.keys import SealedKey
 from strata.agent_loop.store.agents import agent_not_found
 from strata.shared.context import current_project
-from strata.shared.db import Database, Statement, sql
+from strata.shared.db import Database, SqlStatement, sql
 
 # One row if the key is for the project, or its agent exists.
 _OWNER = """
@@ -74,7 +74,7 @@ class PostgresModelKeys:
             rows = await connection.execute(_OF_PROJECT, {"project": current_project()})
             return [SealedKey(row.provider, row.agent_id, row.sealed) for row in rows]
 
-    async def _one(self, statement: Statement, agent_id: str, **parameters: Any) -> Any:
+    async def _one(self, statement: SqlStatement, agent_id: str, **parameters: Any) -> Any:
         bound = {"project": current_project(), "agent": agent_id, **parameters}
         async with self._database.transaction() as connection:
             return (await connection.execute(statement, bound)).one_or_none()

@@ -31,7 +31,7 @@ from strata.archival.store.rows import (
 )
 from strata.protocol.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Statement, StatementResult, sql
+from strata.shared.db import Database, DatabaseConnection, SqlStatement, StatementResult, sql
 from strata.shared.idempotency.keys import RequestKey
 
 # Expired passages that are not destroyed yet do not count. The cutoff is computed beforehand,
@@ -413,7 +413,7 @@ async def _check_agent(connection: DatabaseConnection, agent_id: str) -> None:
 
 async def _guarded(
     connection: DatabaseConnection,
-    statement: Statement,
+    statement: SqlStatement,
     values: dict[str, Any],
     *,
     name: str = "",

@@ -18,7 +18,7 @@ from strata.archival.store.rows import (
 from strata.archival.store.words import query_sql, storable
 from strata.protocol.errors import AbortedError, Reason
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, Row, SqlStatement, sql
 from strata.shared.ids import new_id
 from strata.shared.search.result_merge import DatabaseSnapshot
 
@@ -234,7 +234,7 @@ class _Snapshot:
     """Implements `DatabaseSnapshot`."""
 
     connection: DatabaseConnection
-    statement: Statement
+    statement: SqlStatement
     words: str
     folder_ids: Sequence[str]
     limit: int
@@ -258,7 +258,7 @@ class _Snapshot:
 
 async def _find(
     connection: DatabaseConnection,
-    statement: Statement,
+    statement: SqlStatement,
     words: str,
     folder_ids: Sequence[str],
     limit: int,

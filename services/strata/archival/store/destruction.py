@@ -7,7 +7,7 @@ from typing import Any
 
 from strata.archival.store.rows import EMPTIED, LOCK_PASSAGES, PASSAGES, UNEXPIRED
 from strata.protocol.errors import StrataError, UnavailableError
-from strata.shared.db import Database, DatabaseConnection, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, SqlStatement, sql
 from strata.shared.logs import get_logger
 from strata.shared.polling import keep_polling
 
@@ -16,7 +16,7 @@ _log = get_logger(__name__)
 _ARCHIVE_BATCH = 50
 
 
-def destroy_sql(which: str, *, limit: str = "") -> Statement:
+def destroy_sql(which: str, *, limit: str = "") -> SqlStatement:
     """Returns a statement that destroys passages, and returns the numbers of them and versions.
 
     Args:

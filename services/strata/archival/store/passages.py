@@ -41,7 +41,7 @@ from strata.archival.store.words import (
 )
 from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, SqlStatement, sql
 from strata.shared.idempotency.keys import RequestKey, request_id_reused
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.vectors.stop_words import without_stop_words
@@ -261,7 +261,7 @@ async def _find(
 
 # The cache has one statement for each combination of conditions; values are bound.
 @cache
-def _by_ids(conditions: tuple[str, ...]) -> Statement:
+def _by_ids(conditions: tuple[str, ...]) -> SqlStatement:
     # Forces a lookup by id first, even if statistics of a growing table are outdated.
     return sql(
         f"""
@@ -275,7 +275,7 @@ def _by_ids(conditions: tuple[str, ...]) -> Statement:
 
 
 @cache
-def _by_words(conditions: tuple[str, ...]) -> Statement:
+def _by_words(conditions: tuple[str, ...]) -> SqlStatement:
     return sql(
         f"""
         WITH search AS ({query_sql("english", "simple")}), matches AS (

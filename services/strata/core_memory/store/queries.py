@@ -7,7 +7,7 @@ from typing import Any
 from strata.core_memory.domain.blocks import EditSelection
 from strata.core_memory.files.store.views import DIRECTORIES_FINGERPRINT, ViewStatements
 from strata.core_memory.store.rows import BLOCK, content_of
-from strata.shared.db import Statement, sql
+from strata.shared.db import SqlStatement, sql
 
 # Equal fingerprints mean equal blocks in equal order, and the same windows into the same
 # files: then values and agents are not returned. Without blocks there is one empty row.
@@ -179,7 +179,7 @@ VALUES = sql(
 )
 
 
-def project_blocks_statement(*, labelled: bool, deleted: bool) -> Statement:
+def project_blocks_statement(*, labelled: bool, deleted: bool) -> SqlStatement:
     """Returns the statement that lists blocks of a project, with conditions that fit an index."""
     conditions = ["b.project_id = :project", "b.id > :after"]
     if labelled:
@@ -192,7 +192,7 @@ def project_blocks_statement(*, labelled: bool, deleted: bool) -> Statement:
     )
 
 
-def edits_statement(selection: EditSelection) -> Statement:
+def edits_statement(selection: EditSelection) -> SqlStatement:
     """Returns the statement that lists the matching versions, newest first in each block."""
     conditions = [_CONDITIONS[name] for name in edits_parameters(selection)]
     return sql(

@@ -56,7 +56,7 @@ from strata.core_memory.store.statements import (
     VERSIONS_AT,
 )
 from strata.shared.context import current_project
-from strata.shared.db import DatabaseConnection, Statement, StatementResult
+from strata.shared.db import DatabaseConnection, SqlStatement, StatementResult
 from strata.shared.idempotency.keys import RequestKey
 from strata.shared.idempotency.request_table import ANY_SUBJECT, LostRaceError
 
@@ -280,7 +280,7 @@ class PostgresUnit:
             raise ReplayedError(response)
 
     async def _run(
-        self, statement: Statement, *, taken: str = "", **parameters: Any
+        self, statement: SqlStatement, *, taken: str = "", **parameters: Any
     ) -> StatementResult:
         """Executes a statement; `taken` is the label that the error names if it is taken."""
         try:

@@ -48,7 +48,7 @@ from strata.recall.store.rows import (
     to_records,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, Row, SqlStatement, sql
 from strata.shared.messages import MessageRole
 
 _INSERT = f"""
@@ -426,7 +426,7 @@ class PostgresWindowStore:
 
     async def _write(
         self,
-        statement: Statement,
+        statement: SqlStatement,
         values: dict[str, Any],
         agent_id: str,
         messages: Sequence[Message],

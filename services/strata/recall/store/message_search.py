@@ -16,7 +16,7 @@ from strata.recall.domain.search_text import split_text
 from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.recall.store.window_check import check_windows, missing_agent
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Row, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, Row, SqlStatement, sql
 from strata.shared.search.result_merge import DatabaseSnapshot
 from strata.shared.search.time_expressions import TimeRange
 from strata.shared.tool_catalogue import HISTORY_TOOLS, SEND_MESSAGE
@@ -204,7 +204,7 @@ async def _messages(rows: Sequence[Row]) -> list[Message]:
 
 # The cache has one statement for each combination of conditions; values are bound.
 @cache
-def _with(statement: str, conditions: tuple[str, ...]) -> Statement:
+def _with(statement: str, conditions: tuple[str, ...]) -> SqlStatement:
     return sql(statement.format(conditions=" AND ".join(conditions)))
 
 

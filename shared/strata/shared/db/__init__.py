@@ -19,7 +19,7 @@ from strata.shared.db.policies import (
     tenant_policy_sql,
     worker_policy_sql,
 )
-from strata.shared.db.statements import Statement, sql
+from strata.shared.db.statements import SqlStatement, sql
 from strata.shared.db.statistics import Statistics
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "MissingTenantError",
     "Page",
     "Row",
-    "Statement",
+    "SqlStatement",
     "StatementResult",
     "Statistics",
     "decode_page_token",

@@ -7,13 +7,13 @@ from typing import Any
 
 from strata.protocol.errors import DeadlineExceededError
 from strata.shared.db.database import Database
-from strata.shared.db.statements import Statement
+from strata.shared.db.statements import SqlStatement
 
 _BATCH_ROWS = 1_000
 
 
 async def delete_in_batches(
-    worker: Database, statement: Statement, values: Mapping[str, Any]
+    worker: Database, statement: SqlStatement, values: Mapping[str, Any]
 ) -> int:
     """Executes a DELETE until it finds no more rows; returns the number of deleted rows.
 

@@ -18,7 +18,7 @@ from strata.shared.db.driver_connection import DriverConnection, Row
 from strata.shared.db.errors import is_outdated
 from strata.shared.db.policies import SHARED_SCHEMA, TENANT_TYPE
 from strata.shared.db.statement_spans import statement_span
-from strata.shared.db.statements import Statement
+from strata.shared.db.statements import SqlStatement
 from strata.shared.db.statistics import Statistics
 
 _CONNECT_SECONDS = 10.0
@@ -104,7 +104,7 @@ class StatementResult:
 
 
 @dataclass(slots=True)
-class ConnectionOptions:
+class SessionOptions:
     """What the connections of a database have in common.
 
     Attributes:
@@ -133,17 +133,17 @@ class DatabaseConnection:
 
     __slots__ = ("_lock", "_options", "_prepared", "_schema", "driver", "knows_tenant_type")
 
-    def __init__(self, driver: asyncpg.Connection[Any], options: ConnectionOptions) -> None:
+    def __init__(self, driver: asyncpg.Connection[Any], options: SessionOptions) -> None:
         self.driver = driver
         self._options = options
         self._schema = options.schema
-        self._prepared: OrderedDict[Statement, Any] = OrderedDict()
+        self._prepared: OrderedDict[SqlStatement, Any] = OrderedDict()
         # The driver refuses a statement while another one is under way.
         self._lock = asyncio.Lock()
         self.knows_tenant_type = False
 
     @classmethod
-    async def connect(cls, options: ConnectionOptions) -> DatabaseConnection:
+    async def connect(cls, options: SessionOptions) -> DatabaseConnection:
         """Opens a connection.
 
         Raises:
@@ -171,7 +171,7 @@ class DatabaseConnection:
             self.knows_tenant_type = True
 
     async def execute(
-        self, statement: Statement, values: Mapping[str, object] | None = None
+        self, statement: SqlStatement, values: Mapping[str, object] | None = None
     ) -> StatementResult:
         """Executes a statement.
 
@@ -189,7 +189,7 @@ class DatabaseConnection:
             return await self.execute_alone(statement, values or {})
 
     async def execute_alone(
-        self, statement: Statement, values: Mapping[str, object]
+        self, statement: SqlStatement, values: Mapping[str, object]
     ) -> StatementResult:
         """Executes a statement, for a caller that nobody shares the connection with.
 
@@ -232,7 +232,9 @@ class DatabaseConnection:
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             self.driver.terminate()
 
-    async def _execute(self, statement: Statement, arguments: Sequence[object]) -> StatementResult:
+    async def _execute(
+        self, statement: SqlStatement, arguments: Sequence[object]
+    ) -> StatementResult:
         if self._schema != self._options.schema:
             self._schema = self._options.schema
             self._prepared.clear()
@@ -244,7 +246,7 @@ class DatabaseConnection:
             self._prepared.move_to_end(statement)
         return StatementResult(await prepared.fetch(*arguments), prepared.get_statusmsg())
 
-    async def _prepare(self, statement: Statement) -> Any:
+    async def _prepare(self, statement: SqlStatement) -> Any:
         prepare: Callable[..., Awaitable[Any]] = self.driver.prepare
         prepared = await prepare(statement.text, name=unique_statement_name())
         if self._options.most_prepared:

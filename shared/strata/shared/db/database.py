@@ -24,8 +24,8 @@ import asyncpg
 from strata.protocol.errors import InternalError
 from strata.shared import context
 from strata.shared.db.connections import (
-    ConnectionOptions,
     DatabaseConnection,
+    SessionOptions,
     StatementResult,
 )
 from strata.shared.db.driver_connection import Row
@@ -40,7 +40,7 @@ from strata.shared.db.errors import (
 )
 from strata.shared.db.policies import TENANT_SETTING
 from strata.shared.db.statement_spans import statement_span
-from strata.shared.db.statements import Statement, sql
+from strata.shared.db.statements import SqlStatement, sql
 from strata.shared.db.statistics import Statistics
 from strata.shared.fair_slots import ANY_NUMBER, SHARE, FairSlots, Slot
 from strata.shared.logs import get_logger
@@ -137,7 +137,7 @@ class Database:
         self._pool_timeout = pool_timeout
         self.statistics = Statistics()
         self._releases: set[asyncio.Task[None]] = set()
-        self._options = ConnectionOptions(
+        self._options = SessionOptions(
             url,
             {
                 "application_name": application_name,
@@ -234,7 +234,7 @@ class Database:
 
     async def execute(
         self,
-        statement: Statement,
+        statement: SqlStatement,
         values: Mapping[str, object],
         *,
         project_id: str | None = None,
@@ -263,7 +263,7 @@ class Database:
             statement.of_tenant(name), bound, tenant=tenant, read_only=read_only
         )
 
-    async def query(self, statement: Statement, **values: object) -> Sequence[Row]:
+    async def query(self, statement: SqlStatement, **values: object) -> Sequence[Row]:
         """Returns the rows of one SELECT of the calling project.
 
         Args:
@@ -276,7 +276,7 @@ class Database:
         return (await self.execute(statement, bound, read_only=True)).all()
 
     async def system_execute(
-        self, statement: Statement, values: Mapping[str, object] | None = None
+        self, statement: SqlStatement, values: Mapping[str, object] | None = None
     ) -> StatementResult:
         """Runs one statement without a tenant as a separate transaction; see `execute`.
 
@@ -288,7 +288,7 @@ class Database:
         return await self._run_alone(statement, values or {}, read_only=False)
 
     async def system_query(
-        self, statement: Statement, values: Mapping[str, object] | None = None
+        self, statement: SqlStatement, values: Mapping[str, object] | None = None
     ) -> Sequence[Row]:
         """Returns the rows of one SELECT without a tenant, as `system_transaction` sees them.
 
@@ -319,7 +319,7 @@ class Database:
 
     async def _run_alone(
         self,
-        statement: Statement,
+        statement: SqlStatement,
         values: Mapping[str, object],
         *,
         read_only: bool,

@@ -15,7 +15,7 @@ _ESCAPED_COLON = re.compile(r"\\(:\w*)(?![:\w])")
 _MOST_STATEMENTS = 2_000
 
 
-class Statement:
+class SqlStatement:
     """A statement with numbered parameters. Create it with `sql`.
 
     Attributes:
@@ -34,7 +34,7 @@ class Statement:
             return f"${numbers.setdefault(name, len(numbers) + 1)}{cast}"
 
         self._source = source
-        self._of_tenants: dict[str, Statement] = {}
+        self._of_tenants: dict[str, SqlStatement] = {}
         self.text = _ESCAPED_COLON.sub(r"\1", _PARAMETER.sub(number, source))
         self.parameters = tuple(numbers)
 
@@ -50,7 +50,7 @@ class Statement:
             message = f"a value is required for the parameter {error.args[0]!r}"
             raise ValueError(message) from None
 
-    def of_tenant(self, parameter: str) -> Statement:
+    def of_tenant(self, parameter: str) -> SqlStatement:
         """Returns the statement such that one of its parameters sets the tenant.
 
         Args:
@@ -62,15 +62,15 @@ class Statement:
         if parameter not in self._of_tenants:
             if parameter not in self.parameters:
                 raise ValueError(f"the statement has no parameter {parameter!r}")
-            self._of_tenants[parameter] = Statement(self._source, parameter)
+            self._of_tenants[parameter] = SqlStatement(self._source, parameter)
         return self._of_tenants[parameter]
 
 
 @lru_cache(maxsize=_MOST_STATEMENTS)
-def sql(text: str) -> Statement:
+def sql(text: str) -> SqlStatement:
     r"""Returns a statement.
 
     Args:
         text: Its text. A parameter is written ``:name``, a colon before a word ``\:``.
     """
-    return Statement(text)
+    return SqlStatement(text)

@@ -40,7 +40,7 @@ def test_the_name_of_a_statement_is_its_changes_or_its_first_table(
 
 
 def test_a_large_statement_has_a_short_name() -> None:
-    summary = statement_summary(str(run_statements.ACCEPT))
+    summary = statement_summary(run_statements.ACCEPT.text)
     assert summary == "UPDATE gateway.runs INSERT gateway.runs UPDATE gateway.approvals"
 
 

@@ -11,7 +11,7 @@ from strata.gateway.runs.store.base import RunTables, run_not_found
 from strata.gateway.runs.store.conditions import PENDING_APPROVAL
 from strata.gateway.runs.store.rows import principal_of
 from strata.protocol.errors import NotFoundError, Reason
-from strata.shared.db import Row, Statement, sql
+from strata.shared.db import Row, SqlStatement, sql
 from strata.shared.waiting_work import any_row_sql
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ _BY_ID = sql(
 )
 
 
-def _list_statement(filters: Iterable[str]) -> Statement:
+def _list_statement(filters: Iterable[str]) -> SqlStatement:
     """Returns the statement that lists approvals with the given filters.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 from strata.gateway.runs.domain.quotas import RunQuotas
 from strata.gateway.runs.domain.timing import LEASE_S
 from strata.protocol.errors import NotFoundError, Reason
-from strata.shared.db import Database, Statement, StatementResult
+from strata.shared.db import Database, SqlStatement, StatementResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RunTables:
         self._worker = worker
         self._terms = terms
 
-    async def _read(self, statement: Statement, values: Mapping[str, Any]) -> StatementResult:
+    async def _read(self, statement: SqlStatement, values: Mapping[str, Any]) -> StatementResult:
         """Runs one SELECT of the project that `values` name."""
         project_id: str = values["project_id"]
         return await self._database.execute(

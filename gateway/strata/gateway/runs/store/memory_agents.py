@@ -20,7 +20,7 @@ from strata.gateway.runs.payloads import memory_payload
 from strata.gateway.runs.store.base import RunTables
 from strata.gateway.runs.store.conditions import OPEN
 from strata.gateway.runs.store.open_ingestions import begin_ingestion
-from strata.shared.db import DatabaseConnection, Row, Statement, sql
+from strata.shared.db import DatabaseConnection, Row, SqlStatement, sql
 
 _MARK = """mark.agent_id, mark.conversation_id, mark.memory_agent_id, mark.frequency,
     mark.turns_counter, mark.newest_sequence, mark.newest_message_id,
@@ -371,7 +371,7 @@ class PostgresMemoryRuns(RunTables):
         return await self._read_marks(project_id, _DOCUMENT_MARKS, values)
 
     async def _read_marks(
-        self, project_id: str, statement: Statement, values: Mapping[str, object]
+        self, project_id: str, statement: SqlStatement, values: Mapping[str, object]
     ) -> Sequence[MemoryMark]:
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = (await connection.execute(statement, values)).all()

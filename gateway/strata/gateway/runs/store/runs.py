@@ -40,7 +40,7 @@ from strata.protocol.errors import (
     Reason,
     UnavailableError,
 )
-from strata.shared.db import PAGE_BYTES, DatabaseConnection, Row, Statement
+from strata.shared.db import PAGE_BYTES, DatabaseConnection, Row, SqlStatement
 from strata.shared.idempotency.keys import check_same_request
 from strata.shared.json_text import storable_text
 
@@ -90,7 +90,7 @@ class PostgresRunStore(
         result = await connection.execute(*self._offer(new, may_start=may_start))
         return self._accepted(new, result.one())
 
-    def _offer(self, new: NewRun, *, may_start: bool) -> tuple[Statement, dict[str, Any]]:
+    def _offer(self, new: NewRun, *, may_start: bool) -> tuple[SqlStatement, dict[str, Any]]:
         """Returns the statement that stores a run, and its values."""
         terms = self._terms
         principal = new.principal

@@ -18,7 +18,7 @@ from strata.gateway.runs.domain.states import (
 from strata.gateway.runs.store.base import TAKE_LEASE
 from strata.gateway.runs.store.conditions import ACTIVE, OPEN, PENDING_APPROVAL, states_sql
 from strata.gateway.runs.store.rows import DISPATCH_COLUMNS, RUN_COLUMNS, USAGE_COLUMNS
-from strata.shared.db import Statement, sql
+from strata.shared.db import SqlStatement, sql
 
 _ENDABLE = states_sql(sources(Trigger.COMPLETE))
 # Events are passed as two arrays, so that batches of any size share one prepared statement.
@@ -180,7 +180,7 @@ SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
 """)
 
 
-def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> Statement:
+def list_statement(filters: Iterable[str], states: AbstractSet[RunState]) -> SqlStatement:
     """Returns the statement that lists runs with the given filters.
 
     Each set of filters has its own statement, so that PostgreSQL plans it with the matching index

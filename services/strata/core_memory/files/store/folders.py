@@ -17,7 +17,7 @@ from strata.core_memory.files.store.rows import FOLDER, to_folder
 from strata.core_memory.files.store.transactions import once
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
-from strata.shared.db import Database, DatabaseConnection, Statement, sql
+from strata.shared.db import Database, DatabaseConnection, SqlStatement, sql
 from strata.shared.ids import new_id
 
 # Waits for a concurrent transaction that creates a folder of the same name.
@@ -175,7 +175,7 @@ class PostgresFolderStore:
         """
         await self._change_pair(agent_id, folder_id, _DETACH, _CLOSE)
 
-    async def _change_pair(self, agent_id: str, folder_id: str, *changes: Statement) -> Folder:
+    async def _change_pair(self, agent_id: str, folder_id: str, *changes: SqlStatement) -> Folder:
         bound = {"project": current_project(), "agent": agent_id, "folder": folder_id}
         async with self._database.transaction() as connection:
             row = (await connection.execute(_LOCK_PAIR, bound)).one()
@@ -187,7 +187,7 @@ class PostgresFolderStore:
                 await connection.execute(change, bound)
         return to_folder(row)
 
-    async def _read(self, statement: Statement, **parameters: Any) -> list[Folder]:
+    async def _read(self, statement: SqlStatement, **parameters: Any) -> list[Folder]:
         bound = {"project": current_project(), **parameters}
         async with self._database.transaction(read_only=True) as connection:
             return [to_folder(row) for row in await connection.execute(statement, bound)]

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from strata.core_memory.files.domain.ports import IndexProgress
-from strata.shared.db import Database, Statement, sql
+from strata.shared.db import Database, SqlStatement, sql
 from strata.shared.project_turns import ProjectRoundRobin, projects_in_turn
 from strata.shared.waiting_work import WaitingWork, any_row_sql
 
@@ -27,7 +27,7 @@ _DUE = "due_time <= clock_timestamp()"
 _FREE = "(lease_until IS NULL OR lease_until < clock_timestamp())"
 
 
-def _claim_of(table: str, key: str, waiting: str, since: str, returned: str) -> Statement:
+def _claim_of(table: str, key: str, waiting: str, since: str, returned: str) -> SqlStatement:
     """Returns the statement that claims the longest waiting row of the project in turn.
 
     Candidates are chosen before locks are taken, so that only one row is locked.
@@ -402,7 +402,9 @@ class FileQueue:
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ABANDONED, {"age": age})).rowcount)
 
-    async def _claim(self, statement: Statement, projects: ProjectRoundRobin, lease: float) -> Any:
+    async def _claim(
+        self, statement: SqlStatement, projects: ProjectRoundRobin, lease: float
+    ) -> Any:
         async def look(after: str) -> tuple[Any, str]:
             bound = {"lease": lease, "after": after, "projects": _TRIES, "tries": _TRIES}
             row = (await self._worker.system_execute(statement, bound)).first()

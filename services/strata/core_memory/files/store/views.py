@@ -20,7 +20,7 @@ from strata.core_memory.files.domain.file_windows import AttachedFile, FileWindo
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.text_extraction.pages import PAGE_CHARS
 from strata.shared.context import current_project
-from strata.shared.db import DatabaseConnection, Row, Statement, sql
+from strata.shared.db import DatabaseConnection, Row, SqlStatement, sql
 
 DIRECTORIES_FINGERPRINT = """
     coalesce((
@@ -117,8 +117,8 @@ class ViewStatements:
         texts: Reads the texts of windows.
     """
 
-    folders: Statement
-    texts: Statement
+    folders: SqlStatement
+    texts: SqlStatement
 
     @classmethod
     def with_fingerprint(cls, fingerprint: str) -> ViewStatements:
@@ -156,7 +156,7 @@ class PostgresViews:
     def of_transaction(cls, connection: DatabaseConnection) -> PostgresViews:
         """Returns views that read in a transaction."""
 
-        async def query(statement: Statement, **parameters: Any) -> Sequence[Row]:
+        async def query(statement: SqlStatement, **parameters: Any) -> Sequence[Row]:
             bound = {"project": current_project(), **parameters}
             return (await connection.execute(statement, bound)).all()
 
