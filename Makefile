@@ -1,20 +1,8 @@
 # Two commands set everything up: `make run` and `make test`.
 SHELL := /bin/bash
-# Prints for a Python for which all dependencies have wheels how long some calls take, in microseconds; one that cannot
-# make virtual environments comes last.
-TIME_PYTHON := import sys, timeit, importlib.util as i; \
-	ok = (3, 11) <= sys.version_info[:2] < (3, 15); \
-	t = ok and min(timeit.repeat("f(1)", "def f(x): return {1: (x, str(x))}", number=20000, repeat=5)); \
-	print(int(1e6 * t) * (1 if i.find_spec("ensurepip") else 100)) if ok else sys.exit(1)
-# The first Python on the PATH, unless another one takes less than three quarters of its time: version managers build
-# Python without profile-guided optimization, and it then takes up to 1.5 times as long.
-FIND_PYTHON = $(shell best= least=; \
-	for p in $$(type -ap python3.11 python3.12 python3.13 python3.14 python3); do \
-		t=$$($$p -c '$(TIME_PYTHON)' 2>/dev/null) || continue; \
-		if [ -z "$$best" ] || [ $$((t * 4)) -lt $$((least * 3)) ]; then best=$$p; least=$$t; fi; done; echo $$best)
-ifndef PYTHON
-PYTHON = $(eval PYTHON := $(FIND_PYTHON))$(PYTHON)
-endif
+# The versions for which all dependencies have wheels.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
