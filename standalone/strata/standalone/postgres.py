@@ -107,6 +107,11 @@ class EmbeddedPostgres:
         self._port: int | None = None
 
     @property
+    def is_new(self) -> bool:
+        """Whether it has no data yet."""
+        return not self._data.exists()
+
+    @property
     def port(self) -> int:
         """The TCP port on loopback; the same after a restart, where it is still free."""
         if self._port is None:

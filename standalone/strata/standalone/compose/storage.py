@@ -10,7 +10,7 @@ import asyncpg
 
 from strata.protocol.errors import UnavailableError
 from strata.shared.logs import LogFormat, LogLevel
-from strata.standalone.compose.migration import migrate
+from strata.standalone.compose.migration import migration_process
 from strata.standalone.compose.services import SERVICES, StoringServiceSpec, load_services
 from strata.standalone.data_folder import DataFolder
 from strata.standalone.postgres import EmbeddedPostgres
@@ -73,13 +73,26 @@ async def open_storage(
     vectors = EmbeddedVectors(folder.vectors)
     stack.push_async_callback(vectors.stop)
     stack.push_async_callback(postgres.stop)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(postgres.start())
-        group.create_task(vectors.start())
-        if in_process:
-            group.create_task(asyncio.to_thread(load_services))
-    await create_database(postgres)
-    await _migrate(folder, postgres, log_level, log_format)
+    async with AsyncExitStack() as starting:
+        migration = None
+        if postgres.is_new:
+            migration = await starting.enter_async_context(migration_process())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(postgres.start())
+            group.create_task(vectors.start())
+            if in_process:
+                group.create_task(asyncio.to_thread(load_services))
+        await create_database(postgres)
+        admin_url = postgres.url(database=DATABASE)
+        outdated = [
+            (spec.migrations, folder.role_passwords(spec.name))
+            for spec in SERVICES
+            if await spec.migrations.version(admin_url) != spec.migrations.head
+        ]
+        if outdated:
+            if migration is None:
+                migration = await starting.enter_async_context(migration_process())
+            await migration.upgrade(admin_url, outdated, log_level, log_format)
     databases = {spec.name: _database_of(folder, postgres, spec) for spec in SERVICES}
     return Storage(postgres, vectors, databases)
 
@@ -99,20 +112,6 @@ async def create_database(postgres: EmbeddedPostgres) -> None:
         raise UnavailableError(f"the database was not created: {error}") from error
     finally:
         await connection.close()
-
-
-async def _migrate(
-    folder: DataFolder, postgres: EmbeddedPostgres, log_level: LogLevel, log_format: LogFormat
-) -> None:
-    """Migrates the schemas that are outdated: the check is a single query for each."""
-    admin_url = postgres.url(database=DATABASE)
-    outdated = {
-        spec.name: folder.role_passwords(spec.name)
-        for spec in SERVICES
-        if await spec.migrations.version(admin_url) != spec.migrations.head
-    }
-    if outdated:
-        await migrate(admin_url, outdated, log_level, log_format)
 
 
 def _database_of(
