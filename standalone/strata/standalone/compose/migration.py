@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from strata.protocol.errors import ERRORS, InternalError, Reason, StrataError
 from strata.shared.logs import LogFormat, LogLevel
 from strata.shared.migrate import RolePasswords, ServiceMigrations
 from strata.standalone.settings import environment_of_server
+from strata.standalone.supervisor import wait_exit
 
 _PROGRAM = "strata.standalone.compose.migration_process"
 
@@ -32,7 +33,7 @@ _PROGRAM = "strata.standalone.compose.migration_process"
 class MigrationProcess:
     """A process that migrates schemas once. Create it with `migration_process`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     async def upgrade(
@@ -70,7 +71,14 @@ class MigrationProcess:
                 for migrations, passwords in services
             ],
         }
-        output, _ = await self._process.communicate(json.dumps(request).encode())
+        text = json.dumps(request).encode()
+        communication = asyncio.ensure_future(asyncio.to_thread(self._process.communicate, text))
+        try:
+            output, _ = await asyncio.shield(communication)
+        except asyncio.CancelledError:
+            self._process.kill()
+            await communication
+            raise
         if output:
             raise _error(output)
         if self._process.returncode:
@@ -84,21 +92,27 @@ async def migration_process() -> AsyncIterator[MigrationProcess]:
 
     It takes a second to load, so it is started before it is needed.
     """
+    process = _start()
+    try:
+        yield MigrationProcess(process)
+    finally:
+        process.kill()
+        await wait_exit(process)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _start() -> subprocess.Popen[bytes]:
     roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", _PROGRAM),
+    return subprocess.Popen(  # noqa: S603 - a program of ours
+        [sys.executable, "-m", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**environment_of_server(), "PYTHONPATH": roots},
         # Ctrl-C in the terminal reaches this process only, which ends the other.
         start_new_session=True,
     )
-    try:
-        yield MigrationProcess(process)
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 def _error(output: bytes) -> StrataError:
