@@ -166,7 +166,7 @@ class DataFolder(DataFolderReader):
 
     def role_passwords(self, service: str) -> RolePasswords:
         """Returns the passwords of a service's database roles. The folder must be open."""
-        # Imported here, because the CLI opens folders too and must not load SQLAlchemy.
+        # Imported here: the CLI opens folders too, and must not load the driver of the database.
         from strata.shared.migrate import RolePasswords  # noqa: PLC0415
 
         return RolePasswords(

@@ -380,7 +380,7 @@ async def local_model_choice() -> Findings:
 
 async def schemas(folder: DataFolderReader) -> Findings:
     """Checks that the schemas in a configured database match this release."""
-    from strata.standalone.compose.services import SERVICES  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.standalone.compose.services import SERVICES  # noqa: PLC0415 - loads the services' settings
 
     checks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
     for spec in SERVICES:

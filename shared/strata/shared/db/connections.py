@@ -248,7 +248,7 @@ class DatabaseConnection:
 
     async def _prepare(self, statement: SqlStatement) -> Any:
         prepare: Callable[..., Awaitable[Any]] = self.driver.prepare
-        prepared = await prepare(statement.text, name=unique_statement_name())
+        prepared = await prepare(statement.text, name=_unique_statement_name())
         if self._options.most_prepared:
             self._prepared[statement] = prepared
             if len(self._prepared) > self._options.most_prepared:
@@ -320,7 +320,7 @@ def _decode_json(data: bytes) -> Any:
     return _DECODER.raw_decode(data.decode())[0]
 
 
-def unique_statement_name() -> str:
+def _unique_statement_name() -> str:
     """Returns a name for a prepared statement that no other client uses.
 
     Behind a pooler two clients may share one connection to the server.

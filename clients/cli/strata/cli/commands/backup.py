@@ -33,8 +33,8 @@ def backup(
     """
     import asyncio  # noqa: PLC0415 - start-up
 
-    from strata.standalone.backup.writing import write_backup  # noqa: PLC0415 - loads SQLAlchemy
-    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.standalone.backup.writing import write_backup  # noqa: PLC0415 - loads asyncpg
+    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads asyncpg
 
     folder = DataFolder(data or ClientSettings.from_environment().data)
     manifest = asyncio.run(write_backup(folder, target.absolute()))
@@ -60,11 +60,11 @@ def restore(
     import asyncio  # noqa: PLC0415 - start-up
 
     from strata.client.target import data_option  # noqa: PLC0415 - start-up
-    from strata.standalone.backup.restoring import (  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.standalone.backup.restoring import (  # noqa: PLC0415 - loads asyncpg
         check_backup,
         restore_backup,
     )
-    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads asyncpg
 
     if check and data is not None:
         raise UsageError("--check restores into no data folder, so it cannot be used with --data.")

@@ -62,8 +62,8 @@ def run(
     Without a terminal, this runs strata up.
     """
     from strata.cli.commands.chat import open_chat  # noqa: PLC0415 - loads gRPC
-    from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads SQLAlchemy
-    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads asyncpg
+    from strata.standalone.data_folder import DataFolder  # noqa: PLC0415 - loads asyncpg
 
     settings, client_settings = CliSettings(), ClientSettings.from_environment()
     folder = data or client_settings.data
@@ -104,7 +104,7 @@ def up(
     ] = None,
 ) -> None:
     """Start Strata in the foreground: engines, services and gateway. Ctrl-C stops it."""
-    from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.cli.commands.up import run_up  # noqa: PLC0415 - loads asyncpg
 
     settings, client_settings = CliSettings(), ClientSettings.from_environment()
     chosen = settings.port if port is None else port
@@ -170,7 +170,7 @@ def migrate(
     if not admin_url:
         raise UsageError("No database: give --url, or set STRATA_DATABASE_ADMIN_URL.")
     admin_urls = {DEFAULT_PARTITION: admin_url, **settings.partition_database_admin_urls}
-    from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads asyncpg
         migrations_of,
         run_downgrade,
         run_migrate,
@@ -211,7 +211,7 @@ def bootstrap(
     """
     import asyncio  # noqa: PLC0415 - start-up
 
-    from strata.gateway.auth.bootstrap import ensure_organization_key  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.gateway.auth.bootstrap import ensure_organization_key  # noqa: PLC0415 - loads asyncpg
     from strata.gateway.settings import GatewaySettings  # noqa: PLC0415 - start-up
 
     settings = GatewaySettings()
