@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -48,37 +47,6 @@ async def test_an_empty_file_replaces_the_previous_text(client: Client) -> None:
     assert await index(client, folder, file) == 0
     assert await progress(client, file) == (0, 0)
     assert await search(client, folder, "old words") == []
-
-
-async def test_a_long_file_is_streamed_in_bounded_memory(client: Client) -> None:
-    folder, count = new_id("folder"), 15_000
-    words = " ".join(f"word{n}" for n in range(200))
-
-    async def messages(file: str) -> AsyncIterator[pb.IndexFileRequest]:
-        yield pb.IndexFileRequest(folder_id=folder, file_id=file)
-        for start in range(0, count, 200):
-            texts = (f"{n} {words}" for n in range(start, start + 200))
-            yield pb.IndexFileRequest(chunks=chunks(*texts, first=start))
-
-    async def peak() -> int:
-        file = new_id("file")
-        tracemalloc.start()
-        try:
-            answer = await client.files.IndexFile(messages(file))
-            result = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert answer.chunk_count == count
-        assert (await progress(client, file) or (0, 0))[1] == count
-        return result
-
-    # The text alone is 24 MB, and in transit it exists in several forms. The indexing of what has
-    # arrived and services of other tests in this process allocate memory too, but not each time.
-    peaks: list[int] = []
-    while len(peaks) < 3 and (not peaks or min(peaks) >= 16 * 2**20):
-        peaks.append(await peak())
-    assert min(peaks) < 16 * 2**20, peaks
-    await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))
 
 
 async def test_a_broken_stream_keeps_the_indexed_file(client: Client) -> None:
