@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import calling_project
@@ -44,9 +45,9 @@ def slots_of_short_work(
 
     Without fair slots, the only call of a quiet project would wait behind all calls that a busy
     project has started. A project that is alone has its normal share of the slots. While another
-    project is active it has two, and more while processors are idle; if it took more than twice as
-    many lately as one that holds a slot, it waits for each of them, at most 0.05 s. A slot counts
-    as free after 0.1 s: work that takes longer waits for a model or another service and does not
+    project is active it has two, and more while processors are idle; if it used them for longer
+    lately than one that holds a slot, it waits for each of them, at most 0.05 s. A slot counts as
+    free after 0.1 s: work that takes longer waits for a model or another service and does not
     occupy the processor.
 
     Args:
@@ -83,9 +84,9 @@ class FairSlots:
             wanted some in the last ten seconds; None for its share.
         hold_s: Seconds after which a slot counts as free although its block still runs, so that
             work that waits for something else does not block other projects. None for never.
-        give_way_s: A project that has taken more than twice as many slots lately as another one
-            gets no further slot while that one holds any, but waits at most these seconds; None
-            if projects do not give way.
+        give_way_s: A project that has held slots for longer lately than another one gets no
+            further slot while that one holds any, but waits at most these seconds; None if
+            projects do not give way.
         use: Where the slots of several kinds count, if projects give way; None to count only these.
         arriving: Whether the slots are for work that arrives from outside, for which projects give
             way: beside other projects, one project has few slots of all such kinds together, and
@@ -260,12 +261,26 @@ class FairSlots:
 
     def release(self, project: str) -> None:
         """Gives a slot back that `acquire`, `acquire_now` or `take` took."""
+        self._give_back(project)
+        self._hand_out_after(project)
+
+    def replace(self, project: str, take: Callable[[], object]) -> None:
+        """Gives a slot back, and calls a function that may take another before waiters do."""
+        self._give_back(project)
+        take()
+        self._hand_out_after(project)
+
+    def _give_back(self, project: str) -> None:
         self._used -= 1
         held = self._held.pop(project) - 1
         if held:
             self._held[project] = held
         if self._patience is not None:
             self._use.release(project, arriving=self._arriving)
+
+    def _hand_out_after(self, project: str) -> None:
+        if self._patience is not None:
+            self._use.hand_out_after(project, arriving=self._arriving)
         if self._waiting:
             self.hand_out()
         self._tidy(project)
@@ -352,6 +367,17 @@ class Slot:
             self._held = False
             self._slots.release(self._project)
 
+    def replace_by(self, other: Slot) -> None:
+        """Gives the slot back, if it is held, and takes another one of the project if it is free.
+
+        No waiter of another project gets a slot in between.
+        """
+        if self._timer is not None:
+            self._stop_timer()
+        if self._held:
+            self._held = False
+            self._slots.replace(self._project, other.acquire_now)
+
     def _hold(self) -> None:
         self._held = True
         if self._slots.hold_s is not None:
@@ -369,11 +395,12 @@ class Slot:
         self._timer.cancel()
         self._timer = None
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
         # As `acquire`, without one more coroutine for every call.
         if not self.acquire_now():
             await self._slots.acquire(self._project)
             self._hold()
+        return self
 
     async def __aexit__(
         self,

@@ -17,6 +17,18 @@ _RECENT_PROJECTS = 2
 # alone would be a limit of four pieces of work a second, however little the other projects do.
 _GIVE_WAY_S = 0.25
 _GIVE_WAY_TO = 4
+# What a slot costs besides the time for which it is held: work is received, checked and answered.
+_SLOT_S = 0.001
+# A project gives way to others that have used less by this, so that equal ones do not alternate.
+_MORE_S = 0.02
+# The most that a project has used less than the others, however long it was idle, or more: if it
+# begins to send much, they give way to it for that long.
+_CREDIT_S = 1.0
+# A project that was busy is like one that was idle after ten seconds without a slot.
+_FADING = 2 * _CREDIT_S / _RECENT_S
+# Above this number of entries, or twice as many as were left the last time, those of idle projects
+# are dropped.
+_MOST_ENTRIES = 256
 
 
 class Kind(Protocol):
@@ -104,11 +116,16 @@ class Patience:
 
 
 class ProjectUse:
-    """How many slots projects hold, and have taken lately, over several kinds of slots.
+    """How many slots projects hold, and for how long lately, over several kinds of slots.
 
     The work of all kinds uses the same processors: a busy project gives way to a quiet one that
     holds a slot of another kind, too. Beside other projects, the work of one project that arrives
     from outside has few slots of all kinds together. Neither holds while processors are idle.
+
+    Use is measured by the time for which slots are held, since their number says little: a turn
+    takes ten slots, a search two. Slots for a part of work that has begun, such as the internal
+    calls of a turn, do not count while a slot for the whole of it is held. As in fair queueing,
+    the use of a project that was idle is raised to that of the others, less a credit.
 
     Args:
         now: A monotonic clock, in seconds.
@@ -121,10 +138,13 @@ class ProjectUse:
         self._now = now
         self._capacity = capacity
         self._held: Counter[str] = Counter()
-        # Slots that projects took in the present period and in the one before.
-        self._taken: Counter[str] = Counter()
-        self._taken_before: Counter[str] = Counter()
-        self._period_end = now() + _RECENT_S
+        # Seconds for which projects held slots; of others it is the use of all less the credit.
+        self._used: dict[str, float] = {}
+        # The time until which the slots of projects are counted, or of the last release.
+        self._counted_until: dict[str, float] = {}
+        # The use of the least busy one of the projects that hold slots; it never falls.
+        self._used_by_all = 0.0
+        self._most_entries = _MOST_ENTRIES
         # Kinds with waiters; the one that was served last comes last.
         self._waited_for: dict[Kind, None] = {}
         # Work that arrives: the slots held, their number so far, and who asked last.
@@ -155,14 +175,13 @@ class ProjectUse:
     def gives_way(self, project: str) -> bool:
         """Returns whether the project lets others work first.
 
-        It does if another one with less than half as many recent slots holds one now, and no
-        processors are idle.
+        It does if another one that has used less lately holds a slot now, and no processors are
+        idle.
         """
         # Called for every call; usually only the calling project holds slots.
         if len(self._held) <= (project in self._held):
             return False
-        taken = self._recently_taken(project)
-        return self._has_quieter(project, taken) and self.level == 1
+        return self._has_quieter(project) and self.level == 1
 
     def ask(self, project: str) -> None:
         """Notes that work of a project arrives."""
@@ -193,24 +212,24 @@ class ProjectUse:
             project: The project.
             arriving: Whether it is for work that arrives.
         """
-        now = self._now()
-        if now >= self._period_end:
-            # Counts of projects that are no longer active are dropped.
-            missed = now >= self._period_end + _RECENT_S
-            self._taken_before = Counter() if missed else self._taken
-            self._taken = Counter()
-            self._period_end = now + _RECENT_S
-        self._taken[project] += 1
+        self._count(project)
+        self._used[project] += _SLOT_S
         self._held[project] += 1
         if arriving:
             self._arriving[project] += 1
             self._arrived += 1
 
     def release(self, project: str, *, arriving: bool = False) -> None:
-        """Counts a slot that a project releases, and wakes the projects that waited for it."""
+        """Counts a slot that a project releases; `hand_out_after` follows."""
+        self._count(project)
         _decrease(self._held, project)
         if arriving:
             _decrease(self._arriving, project)
+        if len(self._used) > self._most_entries:
+            self._drop_idle()
+
+    def hand_out_after(self, project: str, *, arriving: bool = False) -> None:
+        """Gives out what a project has released."""
         if arriving or project not in self._held:
             self.hand_out()
 
@@ -235,13 +254,35 @@ class ProjectUse:
         ):
             patience.stop(project)
 
-    def _has_quieter(self, project: str, taken: int) -> bool:
-        return any(
-            2 * self._recently_taken(other) < taken for other in self._held if other != project
-        )
+    def _count(self, project: str) -> None:
+        """Counts the time for which a project has held its present slots."""
+        now = self._now()
+        self._used[project] = self._use_of(project, now)
+        self._counted_until[project] = now
+        least = min((self._used[holder] for holder in self._held), default=self._used_by_all)
+        self._used_by_all = max(self._used_by_all, least)
+        self._used[project] = min(self._used[project], self._used_by_all + _CREDIT_S)
 
-    def _recently_taken(self, project: str) -> int:
-        return self._taken[project] + self._taken_before[project]
+    def _use_of(self, project: str, now: float) -> float:
+        idle = self._used_by_all - _CREDIT_S
+        used = self._used.get(project)
+        if used is None:
+            return idle
+        since = now - self._counted_until[project]
+        slots = self._arriving[project] or self._held[project]
+        return used + slots * since if slots else max(used - _FADING * since, idle)
+
+    def _has_quieter(self, project: str) -> bool:
+        now = self._now()
+        quiet = self._use_of(project, now) - _MORE_S
+        return any(self._use_of(other, now) < quiet for other in self._held if other != project)
+
+    def _drop_idle(self) -> None:
+        now, idle = self._now(), self._used_by_all - _CREDIT_S
+        for project in list(self._used):
+            if project not in self._held and self._use_of(project, now) <= idle:
+                del self._used[project], self._counted_until[project]
+        self._most_entries = max(_MOST_ENTRIES, 2 * len(self._used))
 
 
 def _decrease(counts: Counter[str], project: str) -> None:

@@ -44,7 +44,16 @@ def slots_are_held_long(monkeypatch: pytest.MonkeyPatch) -> None:
 class Store:
     """A store that accepts each run and stores nothing."""
 
+    def __init__(self) -> None:
+        self.accepting: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
     async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
+        project = new.principal.project_id
+        self.accepting[project] += 1
+        self.most[project] = max(self.most[project], self.accepting[project])
+        await asyncio.sleep(0)
+        self.accepting[project] -= 1
         run = Run(
             new.principal.project_id,
             new.id,
@@ -109,20 +118,20 @@ class Signer:
         return "token"
 
 
-def new_run(project: str, number: int) -> NewRun:
+def new_run(project: str, number: int, kind: RunKind = RunKind.FOREGROUND) -> NewRun:
     return NewRun(
         id=f"{project}-{number}",
         principal=Principal("organization-1", project, "key-1", frozenset()),
         agent_id="agent-1",
         conversation_id=f"conversation-{number}",
-        kind=RunKind.FOREGROUND,
+        kind=kind,
         payload=b"",
         payload_hash=b"",
     )
 
 
-def dispatcher_of(turns: Turns) -> Dispatcher:
-    store, signer = cast("Any", Store()), cast("Any", Signer())
+def dispatcher_of(turns: Turns, runs: Store | None = None) -> Dispatcher:
+    store, signer = cast("Any", runs or Store()), cast("Any", Signer())
     hub, terms = RunHub(lambda _: None), DispatchTerms()
     return Dispatcher(
         store,
@@ -160,8 +169,9 @@ async def test_a_run_of_a_quiet_project_starts_before_the_queued_runs_of_a_busy_
     dispatcher = dispatcher_of(turns)
     await dispatcher.accept(new_run("quiet", 0))
     await until(lambda: turns.asked["quiet"] == 1)
-    for number in range(_RUNS):
-        await dispatcher.accept(new_run("noisy", number))
+    accepting = [
+        asyncio.create_task(dispatcher.accept(new_run("noisy", number))) for number in range(_RUNS)
+    ]
     await until(lambda: turns.asked["noisy"] >= 5)
     begun = len(turns.began)
     assert begun < _RUNS
@@ -170,15 +180,48 @@ async def test_a_run_of_a_quiet_project_starts_before_the_queued_runs_of_a_busy_
     # At most one more run of the busy project began before the one of the quiet project.
     assert turns.began[begun:].index("quiet") <= 1
     assert len(turns.began) - begun <= 2
+    await asyncio.gather(*accepting)
     turns.model.set()
+    await dispatcher.close()
+
+
+async def test_beside_another_project_messages_of_one_project_are_accepted_singly() -> None:
+    turns, store = Turns(), Store()
+    dispatcher = dispatcher_of(turns, store)
+    await dispatcher.accept(new_run("quiet", 0))
+    await until(lambda: turns.asked["quiet"] == 1)
+    noisy = [new_run("noisy", number) for number in range(_RUNS)]
+    await asyncio.gather(*map(dispatcher.accept, noisy))
+    assert store.most["noisy"] == 1
+    turns.model.set()
+    await dispatcher.close()
+
+
+async def test_no_work_of_others_begins_between_the_acceptance_and_the_start_of_a_run() -> None:
+    turns = Turns()
+    dispatcher = dispatcher_of(turns)
+    slots = dispatcher._working
+    for _ in range(100):
+        async with slots.slot("noisy"):
+            pass
+    accepting = asyncio.create_task(dispatcher.accept(new_run("quiet", 0)))
+    await until(lambda: dispatcher._acceptances.held("quiet"))
+    waiting = asyncio.create_task(slots.acquire("noisy"))
+    await accepting
+    assert slots.held("quiet") == 1, "before its task has begun"
+    await until(lambda: turns.asked["quiet"] == 1)
+    assert not waiting.done()
+    turns.model.set()
+    await waiting
+    slots.release("noisy")
     await dispatcher.close()
 
 
 async def test_a_single_active_project_starts_many_runs_at_once() -> None:
     turns = Turns()
     dispatcher = dispatcher_of(turns)
-    for number in range(_RUNS):
-        await dispatcher.accept(new_run("noisy", number))
+    noisy = [new_run("noisy", number) for number in range(_RUNS)]
+    await asyncio.gather(*map(dispatcher.accept, noisy))
     await until(lambda: turns.asked["noisy"] == _RUNS)
     assert turns.most["noisy"] == _RUNS
     turns.model.set()
@@ -192,7 +235,7 @@ async def test_a_run_waiting_for_a_slot_can_be_cancelled() -> None:
     # Another project is active, and a run of this project is executed.
     slots.take("quiet")
     slots.take("noisy")
-    await dispatcher.accept(new_run("noisy", 1))
+    await dispatcher.accept(new_run("noisy", 1, RunKind.BACKGROUND))
     await until(lambda: slots.waiting("noisy") == 1)
     dispatcher.cancel("noisy-1")
     await until(lambda: not dispatcher._active)

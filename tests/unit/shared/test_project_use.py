@@ -60,6 +60,7 @@ class Process:
         async with kind.slot(project):
             self.order.append(name)
             await asyncio.sleep(0)
+            self.now += 0.01
 
     def _kind(self, name: str) -> FairSlots:
         return FairSlots(64, name, arriving=True, use=self.use, now=lambda: self.now)
@@ -173,6 +174,65 @@ async def test_a_project_that_gave_up_waiting_waits_as_long_the_next_time() -> N
             await asyncio.gather(*waiting, return_exceptions=True)
             process.now += 0.2
     assert process.use.patience().next_end_s() == float("inf")
+
+
+async def test_a_project_whose_work_takes_many_slots_gives_way_to_none_that_works_longer() -> None:
+    process = Process()
+    parts = FairSlots(64, "parts", give_way_s=0.05, use=process.use, now=lambda: process.now)
+    for _ in range(50):
+        async with process.calls.slot("searching"):
+            process.now += 0.02
+        async with process.runs.slot("quiet"):
+            for _ in range(10):
+                async with parts.slot("quiet"):
+                    process.now += 0.001
+    async with process.calls.slot("searching"):
+        assert process.runs.acquire_now("quiet")
+    assert process.use.gives_way("searching")
+
+
+async def test_a_project_that_was_idle_for_long_has_a_credit_of_a_second() -> None:
+    process = Process()
+    async with process.runs.slot("steady"):
+        process.now += 1000
+    async with process.runs.slot("idle"):
+        assert process.use.gives_way("steady")
+    for _ in range(20):
+        async with process.runs.slot("idle"):
+            process.now += 0.1
+        async with process.runs.slot("steady"):
+            process.now += 0.01
+    async with process.runs.slot("idle"):
+        assert not process.use.gives_way("steady")
+    async with process.runs.slot("steady"):
+        assert process.use.gives_way("idle")
+
+
+async def test_entries_of_idle_projects_are_dropped() -> None:
+    process = Process()
+    for number in range(2000):
+        async with process.runs.slot(f"project-{number}"):
+            process.now += 0.01
+    assert len(process.use._used) == len(process.use._counted_until) < 1200
+
+
+async def test_work_that_goes_on_in_another_slot_lets_no_waiting_work_begin_in_between() -> None:
+    process = Process()
+    await asyncio.gather(*process.begin("noisy", 20))
+    begun = len(process.order)
+    call, run = process.calls.slot("quiet"), process.runs.slot("quiet")
+    await call.acquire()
+    waiting = process.begin("noisy", 1)
+    await settle(5)
+    call.replace_by(run)
+    await settle(5)
+    assert (process.runs.held("quiet"), process.calls.held("quiet")) == (1, 0)
+    assert len(process.order) == begun
+    run.release()
+    await asyncio.gather(*waiting)
+    # A slot that is not held replaces nothing.
+    call.replace_by(run)
+    assert process.held("quiet") == 0
 
 
 def test_a_wait_ends_after_a_time_or_a_number_of_slots() -> None:

@@ -26,6 +26,7 @@ from strata.gateway.runs.domain.runs import (
     RunFailure,
     RunKind,
     RunStore,
+    is_streamed_to_client,
     takes_slot,
 )
 from strata.gateway.runs.events.live_run import LiveRun, RunHub
@@ -43,6 +44,7 @@ from strata.protocol.errors import (
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, current, use
+from strata.shared.fair_slots import Slot, slots_of_short_work
 from strata.shared.logs import get_logger
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.project_use import USE_OF_PROCESS, ProjectUse
@@ -58,6 +60,8 @@ _log = get_logger(__name__)
 # The token of a run outlives its deadline by this, for calls that are under way then.
 _TOKEN_MARGIN_S = 60.0
 _CLAIM_BATCH = 50
+# Messages of streams that are accepted at once.
+_ACCEPTANCES = 256
 
 
 class TurnClient(Protocol):
@@ -130,6 +134,9 @@ class Dispatcher:
             self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
         )
         self._working = slots_of_working_runs(use)
+        self._acceptances = slots_of_short_work(
+            _ACCEPTANCES, "messages to accept", use, arriving=True
+        )
         self._closing = False
         self._claiming = False
         self._wake = asyncio.Event()
@@ -140,11 +147,18 @@ class Dispatcher:
         Raises: as `RunStore.accept`.
         """
         new = self._traces.mark(new)
+        if not is_streamed_to_client(new):
+            return await self._accept(new)
+        # Other calls of clients have their slot as calls.
+        async with self._acceptances.slot(new.principal.project_id) as acceptance:
+            return await self._accept(new, acceptance)
+
+    async def _accept(self, new: NewRun, acceptance: Slot | None = None) -> Accepted:
         project_id = new.principal.project_id
         if not takes_slot(new):
             accepted = await self._store.accept(new)
             if accepted.dispatch is not None:
-                self._start(accepted.dispatch)
+                self._start(accepted.dispatch, acceptance)
             return accepted
         may_start = self._slots.has_slot(project_id)
         if not may_start:
@@ -160,12 +174,12 @@ class Dispatcher:
             self._release(project_id)
             raise
         if accepted.dispatch is not None:
-            self._start(accepted.dispatch)
+            self._start(accepted.dispatch, acceptance)
         else:
             self._release(project_id)
         return accepted
 
-    def _start(self, dispatch: Dispatch) -> None:
+    def _start(self, dispatch: Dispatch, acceptance: Slot | None = None) -> None:
         """Starts a run for which this gateway holds a lease and a slot.
 
         The run of a group needs no slot, nor does the turn of an agent that asks its members: the
@@ -177,6 +191,9 @@ class Dispatcher:
         # Turns of memory agents have a lower priority in the agent loop.
         limited = takes_slot(run) and run.kind is not RunKind.SLEEPTIME
         work = RunWork(self._working if limited else None, run.project_id)
+        if acceptance is not None:
+            # At once: before the task runs, work of another project would begin in between.
+            work.begin_after(acceptance)
         active = ActiveRun(dispatch, live, work, self._clock.monotonic() + dispatch.remaining_s)
         self._active[run.id] = active
         self._hub.add(live)

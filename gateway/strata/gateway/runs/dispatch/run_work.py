@@ -9,7 +9,7 @@ the others depends on how many of its runs work at once, and not on how many wai
 from __future__ import annotations
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.shared.fair_slots import ANY_NUMBER, FairSlots
+from strata.shared.fair_slots import ANY_NUMBER, FairSlots, Slot
 from strata.shared.project_use import ProjectUse
 
 _SLOTS = 1024
@@ -67,6 +67,11 @@ class RunWork:
         """Waits for a slot, and starts the work."""
         if not self.begin_now() and self._slot is not None:
             await self._slot.acquire()
+
+    def begin_after(self, acceptance: Slot) -> None:
+        """Starts the work if a slot is free when the slot of the run's acceptance is given back."""
+        if self._slot is not None:
+            acceptance.replace_by(self._slot)
 
     def note(self, response: turn_pb.ExecuteRunResponse) -> None:
         """Notes from a response of the agent loop whether the run works or waits."""

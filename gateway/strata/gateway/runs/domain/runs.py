@@ -49,6 +49,11 @@ def takes_slot(run: NewRun | Run) -> bool:
     return run.takes_slot and not is_group(run.agent_id)
 
 
+def is_streamed_to_client(run: NewRun) -> bool:
+    """Whether a client sends the run in a stream, on which it then waits for the events."""
+    return run.kind is RunKind.FOREGROUND and not run.parent_run_id and not run.group_run_id
+
+
 class OnBusy(StrEnum):
     """The behaviour of a new run if its conversation has an active run."""
 
