@@ -19,8 +19,9 @@ _GIVE_WAY_S = 0.25
 _GIVE_WAY_TO = 4
 # What a slot costs besides the time for which it is held: work is received, checked and answered.
 _SLOT_S = 0.001
-# A project gives way to others that have used less by this, so that equal ones do not alternate.
-_MORE_S = 0.02
+# A project gives way to others that have used less by this. Projects that send as much as each
+# other differ by less: if they gave way to each other, each would wait in turn.
+_MORE_S = 0.5
 # The most that a project has used less than the others, however long it was idle, or more: if it
 # begins to send much, they give way to it for that long.
 _CREDIT_S = 1.0
@@ -213,7 +214,8 @@ class ProjectUse:
             arriving: Whether it is for work that arrives.
         """
         self._count(project)
-        self._used[project] += _SLOT_S
+        if arriving or not self._arriving[project]:
+            self._used[project] += _SLOT_S
         self._held[project] += 1
         if arriving:
             self._arriving[project] += 1

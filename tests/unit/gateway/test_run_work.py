@@ -201,7 +201,7 @@ async def test_no_work_of_others_begins_between_the_acceptance_and_the_start_of_
     turns = Turns()
     dispatcher = dispatcher_of(turns)
     slots = dispatcher._working
-    for _ in range(100):
+    for _ in range(2000):
         async with slots.slot("noisy"):
             pass
     accepting = asyncio.create_task(dispatcher.accept(new_run("quiet", 0)))

@@ -205,7 +205,7 @@ async def test_uploads_of_a_project_alone_do_not_wait() -> None:
 @pytest.mark.usefixtures("without_timers")
 async def test_calls_of_background_work_hold_nobody_back() -> None:
     held = Held()
-    for _ in range(100):
+    for _ in range(2000):
         held.use.take("busy")
         held.use.release("busy")
     await held.begin(UNARY, "noisy", organization="")

@@ -107,7 +107,7 @@ async def test_a_busy_project_yields_to_an_active_quiet_one_for_a_limited_time()
     now = 100.0
     slots = FairSlots(8, "parts", share=1.0, give_way_s=0.01, now=lambda: now)
     async with slots.slot("noisy"):
-        now += 0.5
+        now += 2
     async with slots.slot("quiet"):
         asking = asyncio.create_task(slots.slot("noisy").acquire())
         await settle(5)
@@ -124,7 +124,7 @@ async def test_a_busy_project_yields_to_an_active_quiet_one_for_a_limited_time()
 
 async def test_short_work_of_a_busy_project_yields_to_a_quiet_one_for_a_limited_time() -> None:
     slots = slots_of_short_work(64, "calls")
-    for _ in range(100):
+    for _ in range(2000):
         async with slots.slot("noisy"):
             pass
     async with slots.slot("quiet"):
@@ -140,7 +140,7 @@ async def test_a_busy_project_gives_way_to_a_quiet_one_in_slots_of_other_kinds()
         for kind in ("searches", "turns")
     )
     async with searches.slot("noisy"):
-        now += 0.5
+        now += 2
     async with turns.slot("quiet"):
         asking = asyncio.create_task(searches.slot("noisy").acquire())
         await settle(5)
@@ -173,10 +173,10 @@ async def test_old_use_of_a_project_does_not_count() -> None:
     slots = FairSlots(8, "parts", share=1.0, give_way_s=10, now=lambda: now)
     async with slots.slot("noisy"):
         now += 100
-    now += 4
+    now += 2
     async with slots.slot("quiet"):
         assert not slots.acquire_now("noisy")
-    now += 6
+    now += 8
     async with slots.slot("quiet"):
         assert slots.acquire_now("noisy")
 

@@ -60,7 +60,7 @@ class Process:
         async with kind.slot(project):
             self.order.append(name)
             await asyncio.sleep(0)
-            self.now += 0.01
+            self.now += 0.025
 
     def _kind(self, name: str) -> FairSlots:
         return FairSlots(64, name, arriving=True, use=self.use, now=lambda: self.now)
@@ -179,7 +179,7 @@ async def test_a_project_that_gave_up_waiting_waits_as_long_the_next_time() -> N
 async def test_a_project_whose_work_takes_many_slots_gives_way_to_none_that_works_longer() -> None:
     process = Process()
     parts = FairSlots(64, "parts", give_way_s=0.05, use=process.use, now=lambda: process.now)
-    for _ in range(50):
+    for _ in range(100):
         async with process.calls.slot("searching"):
             process.now += 0.02
         async with process.runs.slot("quiet"):
