@@ -176,8 +176,8 @@ class ProjectUse:
     def gives_way(self, project: str) -> bool:
         """Returns whether the project lets others work first.
 
-        It does if another one that has used less lately holds a slot now, and no processors are
-        idle.
+        It does if another one that has used half a second less lately holds a slot now, and no
+        processors are idle.
         """
         # Called for every call; usually only the calling project holds slots.
         if len(self._held) <= (project in self._held):
