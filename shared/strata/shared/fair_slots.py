@@ -12,7 +12,7 @@ from typing import Self
 
 from strata.protocol.errors import Reason, ResourceExhaustedError
 from strata.shared.context import calling_project
-from strata.shared.project_use import Patience, ProjectUse, RecentProjects
+from strata.shared.project_use import Patience, ProjectUse
 
 SHARE = 0.75
 """Default share of the slots that one project may hold."""
@@ -81,7 +81,8 @@ class FairSlots:
         share: Share of the slots that one project may hold.
         queue: Maximum number of waiters of one project; further requests are refused.
         most_beside_others: Slots that one project may hold while other projects want slots, or
-            wanted some in the last ten seconds; None for its share.
+            wanted some in the last ten seconds, of this kind or another one of `use`; None for its
+            share.
         hold_s: Seconds after which a slot counts as free although its block still runs, so that
             work that waits for something else does not block other projects. None for never.
         give_way_s: A project that has held slots for longer lately than another one gets no
@@ -126,7 +127,6 @@ class FairSlots:
         elif give_way_s is not None:
             self._patience = Patience(give_way_s, now)
         self._wake: asyncio.TimerHandle | None = None
-        self._recent = RecentProjects(now)
         self._used = 0
         self._held: dict[str, int] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
@@ -148,11 +148,11 @@ class FairSlots:
         return len(self._waiting.get(project_id, ()))
 
     def is_shared(self, project_id: str) -> bool:
-        """Returns whether another project wanted slots in the last ten seconds.
+        """Returns whether another project wanted slots in the last ten seconds, of any kind.
 
         Always False for slots without `most_beside_others`.
         """
-        return self._recent.has_others(project_id)
+        return self._most_beside_others != self._most and self._use.is_shared(project_id)
 
     @property
     def has_waiters(self) -> bool:
@@ -216,9 +216,7 @@ class FairSlots:
             raise
 
     def _note(self, project: str) -> None:
-        if self._most_beside_others != self._most:
-            self._recent.note(project)
-        if self._arriving:
+        if self._arriving or self._most_beside_others != self._most:
             self._use.ask(project)
 
     def _may_have(self, project: str) -> bool:
@@ -246,7 +244,7 @@ class FairSlots:
     def _limit(self, project: str) -> int:
         """Returns how many slots a project may hold that holds `most_beside_others`."""
         few = self._most_beside_others
-        if few == self._most or not self._recent.has_others(project):
+        if few == self._most or not self._use.is_shared(project):
             return self._most
         return min(self._most, max(few, self._use.level))
 

@@ -148,7 +148,7 @@ class ProjectUse:
         self._most_entries = _MOST_ENTRIES
         # Kinds with waiters; the one that was served last comes last.
         self._waited_for: dict[Kind, None] = {}
-        # Work that arrives: the slots held, their number so far, and who asked last.
+        # Work that arrives: the slots held, and their number so far.
         self._arriving: Counter[str] = Counter()
         self._arrived = 0
         self._askers = RecentProjects(now)
@@ -185,12 +185,16 @@ class ProjectUse:
         return self._has_quieter(project) and self.level == 1
 
     def ask(self, project: str) -> None:
-        """Notes that work of a project arrives."""
+        """Notes that a project wants a slot of any kind."""
         self._askers.note(project)
+
+    def is_shared(self, project: str) -> bool:
+        """Returns whether another project wanted a slot in the last ten seconds."""
+        return self._askers.has_others(project)
 
     def may_begin(self, project: str) -> bool:
         """Returns whether the work of a project that arrives may have one more slot of any kind."""
-        if not self._arriving[project] or not self._askers.has_others(project):
+        if not self._arriving[project] or not self.is_shared(project):
             return True
         return self._arriving[project] < self.level
 

@@ -69,31 +69,43 @@ async def test_too_many_waiters_of_a_project_are_refused_and_the_limit_is_named(
         await asyncio.gather(*waiting, other, return_exceptions=True)
 
 
+async def held_at_once(slots: FairSlots, project: str) -> int:
+    """Requests twenty slots, and returns how many a project got concurrently."""
+
+    async def hold() -> None:
+        async with slots.slot(project):
+            await asyncio.Event().wait()
+
+    asking = [asyncio.create_task(hold()) for _ in range(20)]
+    await settle(5)
+    result = slots.held(project)
+    for task in asking:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    return result
+
+
 async def test_a_project_holds_few_slots_beside_others_and_its_share_when_alone() -> None:
     now = 100.0
     slots = FairSlots(8, "parts", share=1.0, most_beside_others=2, now=lambda: now)
 
-    async def hold(project: str) -> None:
-        async with slots.slot(project):
-            await asyncio.Event().wait()
-
-    async def holds(project: str, count: int) -> int:
-        """Requests slots, and returns how many a project got concurrently."""
-        asking = [asyncio.create_task(hold(project)) for _ in range(count)]
-        await settle(5)
-        got = slots.held(project)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-        return got
-
-    assert await holds("noisy", 20) == 8
+    assert await held_at_once(slots, "noisy") == 8
     async with slots.slot("quiet"):
-        assert await holds("noisy", 20) == 2
-    assert await holds("noisy", 20) == 2, "the other one may come again at any moment"
-    assert await holds("third", 20) == 2
+        assert await held_at_once(slots, "noisy") == 2
+    assert await held_at_once(slots, "noisy") == 2, "the other one may come again at any moment"
+    assert await held_at_once(slots, "third") == 2
     now += 11
-    assert await holds("noisy", 20) == 8
+    assert await held_at_once(slots, "noisy") == 8
+
+
+async def test_a_project_that_wants_slots_of_another_kind_counts_as_active() -> None:
+    use = ProjectUse(lambda: 100.0)
+    replies = FairSlots(8, "replies", share=1.0, most_beside_others=2, use=use)
+    calls = FairSlots(8, "calls", share=1.0, most_beside_others=2, use=use)
+    assert await held_at_once(replies, "noisy") == 8
+    async with calls.slot("quiet"):
+        pass
+    assert await held_at_once(replies, "noisy") == 2
 
 
 async def test_a_slot_is_released_when_its_work_takes_too_long() -> None:

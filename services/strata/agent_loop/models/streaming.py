@@ -23,6 +23,8 @@ from strata.agent_loop.domain.model.chat import (
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.shared.fair_slots import FairSlots, slots_of_short_work
+from strata.shared.project_use import USE_OF_PROCESS
 from strata.shared.redaction import Redactor
 from strata.shared.settings import MIB
 from strata.shared.usage import Usage
@@ -33,9 +35,12 @@ EventT = TypeVar("EventT")
 MAX_REPLY_BYTES = MIB
 """Maximum UTF-8 bytes of a reply: a quarter of the default message limit of gRPC clients."""
 _CALL_BYTES = 64
-# Events that have arrived together are read without a pause. After this many, about a millisecond
-# of work, other tasks run, so that a fast server does not delay other projects.
+# Events that have arrived together are read without a pause. After this many, about two
+# milliseconds of work until they reach the client, other tasks run.
 _EVENTS_AT_ONCE = 32
+_REPLIES_AT_ONCE = 64
+# Held while other tasks run: beside other projects, a project reads few of its replies in turn.
+_PAUSES = slots_of_short_work(_REPLIES_AT_ONCE, "replies that are read", USE_OF_PROCESS)
 _ATTEMPTS_WITH_FALLBACK = 2
 _MAX_DELAY_WITH_FALLBACK_S = 2.0
 
@@ -298,12 +303,20 @@ class StreamedModel(ABC, Generic[EventT]):
         settings: The model and its settings.
         retry: When a failed request is repeated.
         redactor: Removes keys from errors.
+        pauses: Slots for the pauses in which other tasks run; those of this process by default.
     """
 
-    def __init__(self, settings: ModelSettings, retry: RetryPolicy, redactor: Redactor) -> None:
+    def __init__(
+        self,
+        settings: ModelSettings,
+        retry: RetryPolicy,
+        redactor: Redactor,
+        pauses: FairSlots = _PAUSES,
+    ) -> None:
         self._settings = settings
         self._retry = retry
         self._redactor = redactor
+        self._pauses = pauses
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
@@ -334,7 +347,8 @@ class StreamedModel(ABC, Generic[EventT]):
                 if reply.size.full or reply.ended:
                     break
                 if pause:
-                    await asyncio.sleep(0)
+                    async with self._pauses.slot():
+                        await asyncio.sleep(0)
             # Sent before the stream is closed, because closing waits for the end of the response.
             if text:
                 yield _joined(text)

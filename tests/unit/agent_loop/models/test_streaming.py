@@ -28,6 +28,9 @@ from strata.agent_loop.models.streaming import (
     StreamLimits,
     retrying,
 )
+from strata.shared.context import background_work_of
+from strata.shared.fair_slots import FairSlots, slots_of_short_work
+from strata.shared.project_use import ProjectUse
 from strata.shared.redaction import Redactor
 from strata.shared.usage import Usage
 
@@ -141,12 +144,19 @@ class Letters(ReplyBuilder[str]):
         return Usage()
 
 
+def reply_pauses() -> FairSlots:
+    """Slots of the pauses of replies, beside which no processor is idle."""
+    return slots_of_short_work(64, "replies that are read", ProjectUse(lambda: 100.0))
+
+
 class FastModel(StreamedModel[str]):
     """A model whose whole reply has arrived before it is read."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, pauses: FairSlots | None = None) -> None:
         settings = ModelSettings("test/fast", "openai", "fast", "http://127.0.0.1", "key")
-        super().__init__(settings, RetryPolicy(first_delay=0.0), Redactor({}))
+        super().__init__(
+            settings, RetryPolicy(first_delay=0.0), Redactor({}), pauses or reply_pauses()
+        )
         self.count = count
 
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> EventStream:
@@ -177,11 +187,41 @@ async def test_other_tasks_run_while_a_reply_that_has_arrived_is_read() -> None:
     assert during >= 90
 
 
+@pytest.mark.parametrize(("beside_others", "at_once"), [(True, 2), (False, 20)])
+async def test_beside_others_few_replies_of_a_project_are_read_between_two_parts_of_other_work(
+    beside_others: bool, at_once: int
+) -> None:
+    pauses = reply_pauses()
+    if beside_others:
+        async with pauses.slot("quiet"):
+            pass
+    pieces = 0
+
+    async def read() -> None:
+        nonlocal pieces
+        async for event in ArrivedModel(640, pauses=pauses).stream(request()):
+            pieces += isinstance(event, TextDelta)
+
+    with background_work_of("busy"):
+        replies = [asyncio.create_task(read()) for _ in range(20)]
+    await asyncio.sleep(0)
+    counts: list[int] = []
+    while not all(reply.done() for reply in replies):
+        before = pieces
+        await asyncio.sleep(0)
+        counts.append(pieces - before)
+    await asyncio.gather(*replies)
+    assert pieces == 20 * 20
+    assert max(counts) == at_once
+
+
 class ArrivedModel(FastModel):
     """A model that can tell whether events have arrived; the reply may break after them."""
 
-    def __init__(self, count: int, *, breaks: bool = False) -> None:
-        super().__init__(count)
+    def __init__(
+        self, count: int, *, breaks: bool = False, pauses: FairSlots | None = None
+    ) -> None:
+        super().__init__(count, pauses)
         self.breaks = breaks
 
     def _has_arrived(self, raw: EventStream) -> bool:
