@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -23,10 +24,9 @@ from strata.agent_loop.domain.model.chat import (
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
-from strata.shared.fair_slots import FairSlots, slots_of_short_work
-from strata.shared.project_use import USE_OF_PROCESS
 from strata.shared.redaction import Redactor
 from strata.shared.settings import MIB
+from strata.shared.stream_pauses import StreamPauses
 from strata.shared.usage import Usage
 
 T = TypeVar("T")
@@ -38,9 +38,11 @@ _CALL_BYTES = 64
 # Events that have arrived together are read without a pause. After this many, about two
 # milliseconds of work until they reach the client, other tasks run.
 _EVENTS_AT_ONCE = 32
-_REPLIES_AT_ONCE = 64
-# Held while other tasks run: beside other projects, a project reads few of its replies in turn.
-_PAUSES = slots_of_short_work(_REPLIES_AT_ONCE, "replies that are read", USE_OF_PROCESS)
+_PAUSES = StreamPauses()
+# A reply that takes longer is written by a slow model, one piece after another.
+_FAST_REPLY_S = 0.25
+# An event that was not there at once was waited for.
+_AT_ONCE_S = 0.001
 _ATTEMPTS_WITH_FALLBACK = 2
 _MAX_DELAY_WITH_FALLBACK_S = 2.0
 
@@ -296,6 +298,52 @@ def _joined(pieces: list[str]) -> TextDelta:
     return TextDelta(text)
 
 
+class _ReadingPace:
+    """The pauses in which a reply is not read.
+
+    After many events that were read without a wait, other tasks run. If no processor is idle, the
+    reply of a slow model, whose pieces arrive one by one, is read in steps of several pieces: each
+    piece costs more than its text. Its first pieces, and those of fast models, are read at once.
+
+    Attributes:
+        must_pause: Whether a pause is due, even if further events have arrived.
+    """
+
+    def __init__(self, pauses: StreamPauses) -> None:
+        self.must_pause = False
+        self._pauses = pauses
+        # Events since the last pause.
+        self._read = 0
+        self._slow_from = math.inf
+        self._asked = self._pauses.now()
+        self._waited = self._slow = False
+
+    def note_event(self) -> None:
+        """Notes that an event was read."""
+        now = self._pauses.now()
+        self._slow_from = min(self._slow_from, now + _FAST_REPLY_S)
+        if now > self._slow_from and now - self._asked > _AT_ONCE_S:
+            self._waited = self._slow = True
+        self._asked = now
+        self._read += 1
+        self.must_pause = self._read >= _EVENTS_AT_ONCE
+
+    async def pause(self, *, all_read: bool) -> None:
+        """Pauses if a pause is due, or if the events arrive one by one.
+
+        Args:
+            all_read: Whether it is known that no further event has arrived.
+        """
+        one_by_one = self._waited or (self._slow and all_read)
+        self._waited = False
+        if one_by_one and await self._pauses.wait_for_more():
+            self._read = 0
+        elif self.must_pause:
+            self._read, self._slow = 0, False
+            await self._pauses.pause()
+        self._asked = self._pauses.now()
+
+
 class StreamedModel(ABC, Generic[EventT]):
     """One model of one endpoint, whose replies are streamed. Implements `ChatModel`.
 
@@ -303,7 +351,7 @@ class StreamedModel(ABC, Generic[EventT]):
         settings: The model and its settings.
         retry: When a failed request is repeated.
         redactor: Removes keys from errors.
-        pauses: Slots for the pauses in which other tasks run; those of this process by default.
+        pauses: The pauses in which other tasks run.
     """
 
     def __init__(
@@ -311,7 +359,7 @@ class StreamedModel(ABC, Generic[EventT]):
         settings: ModelSettings,
         retry: RetryPolicy,
         redactor: Redactor,
-        pauses: FairSlots = _PAUSES,
+        pauses: StreamPauses = _PAUSES,
     ) -> None:
         self._settings = settings
         self._retry = retry
@@ -327,12 +375,13 @@ class StreamedModel(ABC, Generic[EventT]):
         limits = StreamLimits(self._settings.timeouts)
         raw = await self._opened(request, limits)
         reply = self._new_reply()
-        received = 0
+        pace = _ReadingPace(self._pauses)
         # Text whose pieces have arrived together is passed on as one piece.
         text: list[str] = []
         try:
             while (event := await self._next(raw, limits)) is not None:
                 limits.mark_started()
+                pace.note_event()
                 for model_event in reply.take(event):
                     if type(model_event) is TextDelta:
                         text.append(model_event.text)
@@ -340,15 +389,14 @@ class StreamedModel(ABC, Generic[EventT]):
                     if text:
                         yield _joined(text)
                     yield model_event
-                received += 1
-                pause = received % _EVENTS_AT_ONCE == 0
-                if text and (pause or not self._has_arrived(raw)):
+                has_arrived = self._has_arrived(raw)
+                may_pause = pace.must_pause or not has_arrived
+                if text and may_pause:
                     yield _joined(text)
                 if reply.size.full or reply.ended:
                     break
-                if pause:
-                    async with self._pauses.slot():
-                        await asyncio.sleep(0)
+                if may_pause:
+                    await pace.pause(all_read=has_arrived is False)
             # Sent before the stream is closed, because closing waits for the end of the response.
             if text:
                 yield _joined(text)
@@ -395,9 +443,9 @@ class StreamedModel(ABC, Generic[EventT]):
             ModelError: The stream broke off, had an error in it, or took too long.
         """
 
-    def _has_arrived(self, _raw: EventStream) -> bool:
-        """Returns whether the next event, or the end, can be read without a wait."""
-        return False
+    def _has_arrived(self, _raw: EventStream) -> bool | None:
+        """Returns whether the next event can be read without a wait; None if it is not known."""
+        return None
 
     @abstractmethod
     def _new_reply(self) -> ReplyBuilder[EventT]:

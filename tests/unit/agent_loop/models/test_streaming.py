@@ -29,9 +29,10 @@ from strata.agent_loop.models.streaming import (
     retrying,
 )
 from strata.shared.context import background_work_of
-from strata.shared.fair_slots import FairSlots, slots_of_short_work
 from strata.shared.project_use import ProjectUse
 from strata.shared.redaction import Redactor
+from strata.shared.spare_capacity import SpareCapacity
+from strata.shared.stream_pauses import StreamPauses
 from strata.shared.usage import Usage
 
 
@@ -144,18 +145,18 @@ class Letters(ReplyBuilder[str]):
         return Usage()
 
 
-def reply_pauses() -> FairSlots:
-    """Slots of the pauses of replies, beside which no processor is idle."""
-    return slots_of_short_work(64, "replies that are read", ProjectUse(lambda: 100.0))
+def busy_pauses() -> StreamPauses:
+    """The pauses of a process whose processors are busy."""
+    return StreamPauses(ProjectUse(lambda: 100.0))
 
 
 class FastModel(StreamedModel[str]):
     """A model whose whole reply has arrived before it is read."""
 
-    def __init__(self, count: int, pauses: FairSlots | None = None) -> None:
+    def __init__(self, count: int, pauses: StreamPauses | None = None) -> None:
         settings = ModelSettings("test/fast", "openai", "fast", "http://127.0.0.1", "key")
         super().__init__(
-            settings, RetryPolicy(first_delay=0.0), Redactor({}), pauses or reply_pauses()
+            settings, RetryPolicy(first_delay=0.0), Redactor({}), pauses or busy_pauses()
         )
         self.count = count
 
@@ -191,10 +192,9 @@ async def test_other_tasks_run_while_a_reply_that_has_arrived_is_read() -> None:
 async def test_beside_others_few_replies_of_a_project_are_read_between_two_parts_of_other_work(
     beside_others: bool, at_once: int
 ) -> None:
-    pauses = reply_pauses()
+    pauses = busy_pauses()
     if beside_others:
-        async with pauses.slot("quiet"):
-            pass
+        await pauses.pause("quiet")
     pieces = 0
 
     async def read() -> None:
@@ -219,7 +219,7 @@ class ArrivedModel(FastModel):
     """A model that can tell whether events have arrived; the reply may break after them."""
 
     def __init__(
-        self, count: int, *, breaks: bool = False, pauses: FairSlots | None = None
+        self, count: int, *, breaks: bool = False, pauses: StreamPauses | None = None
     ) -> None:
         super().__init__(count, pauses)
         self.breaks = breaks
@@ -240,6 +240,55 @@ async def test_text_that_has_arrived_together_is_passed_on_in_few_pieces(count: 
     texts = [event.text for event in events if isinstance(event, TextDelta)]
     assert "".join(texts) == "x" * count
     assert len(texts) == -(-count // 32)
+
+
+class SlowModel(FastModel):
+    """A model that writes a piece every 0.01 s; only its pauses let time pass otherwise."""
+
+    def __init__(self, count: int, *, level: int) -> None:
+        self.time = 100.0
+        use = ProjectUse(lambda: self.time, capacity=Capacity(level))
+        super().__init__(count, StreamPauses(use, now=lambda: self.time, sleep=self.sleep))
+        self.read = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    @property
+    def written(self) -> int:
+        return round((self.time - 100) / 0.01)
+
+    async def _next(self, raw: EventStream, limits: StreamLimits) -> str | None:
+        if self.read >= self.written:
+            self.time += 0.01
+        self.read += 1
+        return await super()._next(raw, limits)
+
+    def _has_arrived(self, raw: EventStream) -> bool:
+        return self.written > self.read
+
+
+class Capacity(SpareCapacity):
+    """Processors whose idle share is known."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self.known_level = level
+
+    def level(self) -> int:
+        return self.known_level
+
+
+@pytest.mark.parametrize(("level", "last_pieces"), [(1, {4}), (2, {1})])
+async def test_the_pieces_of_a_slow_model_are_read_in_steps_unless_processors_are_idle(
+    level: int, last_pieces: set[int]
+) -> None:
+    events = [event async for event in SlowModel(130, level=level).stream(request())]
+    sizes = [len(event.text) for event in events if isinstance(event, TextDelta)]
+    assert sum(sizes) == 130
+    # For a quarter of a second each piece is passed on when it arrives.
+    assert set(sizes[:26]) == {1}
+    assert set(sizes[26:-1]) == last_pieces
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
