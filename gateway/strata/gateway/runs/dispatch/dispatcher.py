@@ -50,7 +50,6 @@ from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.project_use import USE_OF_PROCESS, ProjectUse
 from strata.shared.record_fields import replace
 from strata.shared.stop_reasons import StopReason
-from strata.shared.stream_pauses import StreamPauses
 from strata.shared.telemetry import Telemetry
 from strata.shared.unstored_steps import is_step_not_stored
 
@@ -63,8 +62,6 @@ _TOKEN_MARGIN_S = 60.0
 _CLAIM_BATCH = 50
 # Messages of streams that are accepted at once.
 _ACCEPTANCES = 256
-# Responses of a turn that are passed on, in one or two milliseconds, before other tasks run.
-_RESPONSES_AT_ONCE = 8
 
 
 class TurnClient(Protocol):
@@ -140,7 +137,6 @@ class Dispatcher:
         self._acceptances = slots_of_short_work(
             _ACCEPTANCES, "messages to accept", use, arriving=True
         )
-        self._pauses = StreamPauses(use)
         self._closing = False
         self._claiming = False
         self._wake = asyncio.Event()
@@ -497,13 +493,9 @@ class Dispatcher:
         request.cancel = cancelled or remaining <= 0
         # agent_loop ends the turn at its deadline and reports what it has stored.
         turn = self._turns.execute(request, active.cancelled, seconds=remaining + settle)
-        received = 0
         try:
             async with aclosing(turn) as responses:
                 async for response in responses:
-                    received += 1
-                    if received % _RESPONSES_AT_ONCE == 0:
-                        await self._pauses.pause(active.dispatch.run.project_id)
                     live.has_responded = True
                     active.work.note(response)
                     match response.WhichOneof("content"):
