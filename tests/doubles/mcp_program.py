@@ -105,6 +105,10 @@ def act(name: str, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 -
             return {"content": "no list"}
         case "structured":
             return {"content": [], "structuredContent": {"sum": 3}}
+        case "rows":
+            rows = [{"id": n, "name": f"row {n}"} for n in range(int(arguments["count"]))]
+            as_text = [{"type": "text", "text": json.dumps(rows)}] if arguments["text"] else []
+            return {"content": as_text, "structuredContent": {"rows": rows}}
         case "mixed":
             parts = [
                 {"type": "text", "text": "a picture:"},

@@ -71,7 +71,7 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
     definitions = {**_map(schema, "definitions"), **_map(schema, "$defs")}
     schema.pop("$schema", None)
     whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
-    if _is_longer(whole, MAX_WRITTEN_OUT_CHARS):
+    if is_longer(whole, MAX_WRITTEN_OUT_CHARS):
         raise UnusableSchemaError(
             f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are inlined"
         )
@@ -151,13 +151,19 @@ class _Inliner:
         return self.inline(meant, (*within, name), depth + 1)
 
 
-def _is_longer(value: Any, most_chars: int) -> bool:
-    """Returns whether the JSON of a value has more characters; stops encoding at the limit."""
+def is_longer(value: Any, most_chars: int) -> bool:
+    """Returns whether the JSON of a value has more characters; stops encoding at the limit.
+
+    A value that is nested too deeply to be encoded counts as longer.
+    """
     chars = 0
-    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
-        chars += len(piece)
-        if chars > most_chars:
-            return True
+    try:
+        for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+            chars += len(piece)
+            if chars > most_chars:
+                return True
+    except RecursionError:
+        return True
     return False
 
 
@@ -169,7 +175,8 @@ def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def unstorable(value: Any) -> str:
     """Returns why a JSON value cannot be stored or sent; empty if it can."""
     try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
     except UnicodeEncodeError:
         return "holds half a character, which is not text"
     except RecursionError:
@@ -178,7 +185,8 @@ def unstorable(value: Any) -> str:
         return "holds a number that JSON does not have"
     if is_deeper(value):
         return _TOO_DEEP
-    waiting = [value]
+    # NUL is always escaped. The escape may also be part of a text, so the value decides.
+    waiting = [value] if "\\u0000" in text else []
     while waiting:
         match waiting.pop():
             case str() as text if "\0" in text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,7 @@ from strata.shared.json_text import (
 )
 from strata.shared.messages import ToolStatus
 from strata.shared.settings import MIB
+from strata.shared.text_work import run_text_work
 
 FUNCTION_RETURN_CHAR_LIMIT = 50_000
 """Default limit of the characters of a return that are shown to the model."""
@@ -39,6 +41,13 @@ def pack(status: str, value: Any, now: datetime, limit: int) -> tuple[str, bool]
     """
     message, truncated = clip(_to_message(value), limit)
     return packed(status, message, now), truncated
+
+
+async def pack_on_thread(status: str, value: Any, now: datetime, limit: int) -> tuple[str, bool]:
+    """Returns the same as `pack`, without blocking the event loop for a value of some MB."""
+    if isinstance(value, str):
+        return await run_text_work([value], lambda: pack(status, value, now, limit))
+    return await asyncio.to_thread(pack, status, value, now, limit)
 
 
 def packed(status: str, message: Any, now: datetime) -> str:

@@ -154,3 +154,15 @@ def test_password_of_an_address_is_a_secret() -> None:
     redactor = key_redactor("", "https://me:h%2Fidden-word@models.example/v1")
     for shown in ("h/idden-word", "h%2Fidden-word", "h%2fidden-word"):
         assert redactor.text(f"at {shown}.") == "at [secret password of the address]."
+
+
+@pytest.mark.parametrize(
+    ("secret", "shown"),
+    [
+        ("abc123", "abc123"),
+        ("0123456789abcdefghij", "0123456789ab"),
+        ("0123456789abcdefghij", "89abcdefghij"),
+    ],
+)
+def test_the_shortest_texts_that_can_hold_a_secret_are_searched(secret: str, shown: str) -> None:
+    assert Redactor({"KEY": secret}).value({shown: [shown]}) == {"[secret KEY]": ["[secret KEY]"]}

@@ -173,7 +173,8 @@ class SandboxRunner:
             )
         )
         redactor = Redactor(environment)
-        output = _output(tool, result, redactor)
+        # On a thread: the value can have some MB.
+        output = await asyncio.to_thread(_output, tool, result, redactor)
         if state is None:
             return SandboxOutput(output, result.isolation)
         # The tool controls its process and can return anything: read only these two members.

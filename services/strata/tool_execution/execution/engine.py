@@ -16,7 +16,7 @@ from strata.shared.messages import ToolStatus
 from strata.shared.metric_names import TOOL_CALL_SECONDS, TOOL_CALLS
 from strata.shared.search.time_expressions import zone_of
 from strata.shared.telemetry import Telemetry
-from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack, pack_on_thread
 from strata.tool_execution.clients.peers import LostAnswerError
 from strata.tool_execution.domain.arguments import read_arguments
 from strata.tool_execution.domain.tools import (
@@ -207,7 +207,10 @@ class CallExecutor:
         now = self._clock.now().astimezone(zone_of(caller.timezone))
         tool = self._tools.get(call.name)
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT
-        content, truncated = pack(status, value, now, limit)
+        if tool is None or tool.own is None:
+            content, truncated = pack(status, value, now, limit)
+        else:
+            content, truncated = await pack_on_thread(status, value, now, limit)
         duration = self._clock.monotonic() - began
         self._measure(tool, status, duration)
         return CallOutcome(call, status, content, duration, truncated, output)

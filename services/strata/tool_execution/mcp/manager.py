@@ -24,6 +24,7 @@ from strata.shared.logs import get_logger
 from strata.shared.partitions import DEFAULT_PARTITION
 from strata.shared.redaction import Redactor
 from strata.shared.sandbox import RunStatus
+from strata.shared.text_work import run_text_work
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import (
     CHANGED_REASON,
@@ -143,8 +144,8 @@ class McpManager:
         try:
             result = await self._in_slot(tool, origin, connectable, arguments, deadline)
             redactor = _redactor(connectable, secrets, tokens)
-            output = read_result(tool.name, result)
-            return replace(output, value=redactor.value(output.value))
+            # On a thread: servers send results of some MB.
+            return await asyncio.to_thread(_read, tool, result, redactor)
         except ConnectError as error:
             text = f"{tool.name} was not run: its MCP server cannot be used now: {error}."
         except LostError as error:
@@ -157,8 +158,9 @@ class McpManager:
             text, end = f"Error executing function {tool.name}: {error}", RunStatus.TOOL_ERROR
         except ToolError as error:
             text, end = str(error), error.end
+        redactor = _redactor(connectable, secrets, tokens)
         # Truncated after redaction, because half of a secret would not be recognised.
-        text = _redactor(connectable, secrets, tokens).text(text)[:MAX_FAILURE]
+        text = (await run_text_work([text], lambda: redactor.text(text)))[:MAX_FAILURE]
         raise ToolError(text, unknown=unknown, end=end)
 
     async def _in_slot(
@@ -504,6 +506,11 @@ class McpManager:
             }
         except (DataLossError, FailedPreconditionError) as error:
             raise ToolError(f"{name} cannot be used: {error.message}") from None
+
+
+def _read(tool: Tool, result: Mapping[str, Any], redactor: Redactor) -> Output:
+    output = read_result(tool.name, result, tool.return_char_limit)
+    return replace(output, value=redactor.value(output.value))
 
 
 def _redactor(

@@ -9,20 +9,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata.protocol.images import MAX_IMAGES, MAX_IMAGES_BYTES, ImageError, inspect_image
-from strata.shared.json_schemas import unstorable
+from strata.shared.json_schemas import is_longer, unstorable
 from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.sandbox import RunStatus
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.domain.tools import Output, ReturnedImage, ToolError
 
 MAX_FAILURE = 4_000
 
 
-def read_result(name: str, result: Mapping[str, Any]) -> Output:
+def read_result(
+    name: str, result: Mapping[str, Any], most_chars: int = FUNCTION_RETURN_CHAR_LIMIT
+) -> Output:
     """Returns the output of a call: text, or a JSON value if the server sent one, and images.
+
+    A large result takes a second: call it on a thread.
 
     Args:
         name: Name of the tool in the registry.
         result: The result as the server sent it, unchecked.
+        most_chars: Number of characters that the model is shown. If both text and structured
+            content have more, only the text is returned.
 
     Raises:
         ToolError: The tool failed, or the result is invalid. The message is not shortened.
@@ -38,6 +45,8 @@ def read_result(name: str, result: Mapping[str, Any]) -> Output:
         message = _clean(text) or "it gave no reason."
         raise ToolError(f"Error executing function {name}: {message}", end=RunStatus.TOOL_ERROR)
     images = tuple(reader.images)
+    if structured is not None and len(text) > most_chars and is_longer(structured, most_chars):
+        structured = None
     reason = "" if structured is None else unstorable(structured)
     if reason and not text:
         text = f"[structured content, not shown: it {reason}]"

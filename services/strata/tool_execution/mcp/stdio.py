@@ -119,8 +119,10 @@ class Program:
             async with sink:
                 while chunk := await self._chunk(exited):
                     buffer += chunk
-                    *lines, rest = buffer.split(b"\n") if b"\n" in chunk else (buffer,)
-                    buffer = bytearray(rest)
+                    lines: list[bytearray] = []
+                    # Only then, because a copy of the buffer for each chunk of a long line adds up.
+                    if b"\n" in chunk:
+                        *lines, buffer = buffer.split(b"\n")
                     if len(buffer) > limit or any(len(line) > limit for line in lines):
                         self.too_long = True
                         return

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
+import pydantic_core
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
@@ -49,10 +50,19 @@ class UnreadableAnswer:
 def read_message(text: str | bytes) -> SessionMessage | UnreadableAnswer | None:
     """Parses a message; None for other text, such as the log lines of a program."""
     try:
-        message = jsonrpc_message_adapter.validate_json(text, by_name=False)
+        # `validate_json` takes more than twice as long: it reads the text once per kind of message.
+        message = jsonrpc_message_adapter.validate_python(_parsed(text), by_name=False)
     except ValidationError as error:
         return unreadable_answer(error)
     return without_id(message) or SessionMessage(message)
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return pydantic_core.from_json(text)
+    except ValueError:
+        # Raises the error that `unreadable_answer` understands.
+        return jsonrpc_message_adapter.validate_json(text, by_name=False)
 
 
 def without_id(message: object) -> UnreadableAnswer | None:

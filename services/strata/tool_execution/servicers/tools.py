@@ -20,7 +20,7 @@ from strata.shared.messages import ToolStatus
 from strata.shared.sandbox import Isolation, RunStatus
 from strata.shared.settings import KIB, MIB
 from strata.shared.tool_catalogue import CATALOGUE
-from strata.shared.tool_returns import pack
+from strata.shared.tool_returns import pack_on_thread
 from strata.tool_execution.convert import execution as convert
 from strata.tool_execution.convert import tools as convert_registry
 from strata.tool_execution.custom.executor import (
@@ -189,7 +189,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         except ToolError as error:
             status, value, blocks, end = error.status, str(error), {}, error.end
             output = Output(None, printed=error.printed)
-        content, _ = pack(status, value, self._clock.now(), tool.return_char_limit)
+        content, _ = await pack_on_thread(status, value, self._clock.now(), tool.return_char_limit)
         response = pb.RunToolResponse(
             tool_return=common.ToolReturnPart(
                 name=tool.name,

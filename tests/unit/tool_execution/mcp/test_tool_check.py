@@ -236,14 +236,26 @@ def test_tools_that_run_only_as_tasks_cannot_be_used(execution: Any, usable: boo
     assert (tool.problem == "") is usable
 
 
+@pytest.mark.parametrize("text", ["as text", "long " * 20_000])
 @pytest.mark.parametrize("levels", [101, 700, 1_100, 50_000])
-def test_deep_structured_content_is_omitted(levels: int) -> None:
+def test_deep_structured_content_is_omitted(levels: int, text: str) -> None:
     structured: object = []
     for _ in range(levels - 1):
         structured = [structured]
-    content = [{"type": "text", "text": "as text"}]
+    content = [{"type": "text", "text": text}]
     output = read_result("t", {"content": content, "structuredContent": structured})
-    assert output.value == "as text"
+    assert output.value == text
+
+
+def test_structured_content_that_fits_is_returned_although_its_text_does_not() -> None:
+    # Many servers indent the JSON in their text.
+    structured = {"rows": [{"id": number} for number in range(3_000)]}
+    content = [{"type": "text", "text": json.dumps(structured, indent=8)}]
+    result = {"content": content, "structuredContent": structured}
+    assert len(content[0]["text"]) > 50_000 > len(json.dumps(structured))
+    assert read_result("t", result).value == structured
+    structured["rows"] *= 2
+    assert read_result("t", result).value == content[0]["text"]
 
 
 @pytest.mark.parametrize(
