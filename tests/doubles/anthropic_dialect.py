@@ -14,6 +14,7 @@ from doubles.openai_dialect import RefusedError
 from doubles.script import Fault, Reply, blocks_of, events
 
 _ID = re.compile(r"^[a-zA-Z0-9_-]+$")
+_PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _CACHE_MARKS = 4
 _VERSION = re.compile(r"claude-[a-z]+-(\d+)(?:-(\d)(?!\d))?")
 _SCHEMA_KEYWORDS = {
@@ -119,6 +120,16 @@ def _check_tools(body: Mapping[str, Any]) -> None:
         raise RefusedError("tools: Tool names must be unique.")
     if any(tool["input_schema"].get("type") != "object" for tool in tools):
         raise RefusedError("tools: input_schema.type must be 'object'")
+    for number, schema in enumerate(tool["input_schema"] for tool in tools):
+        where = f"tools.{number}.custom.input_schema"
+        if {"oneOf", "allOf", "anyOf"}.intersection(schema):
+            raise RefusedError(
+                f"{where}: input_schema does not support oneOf, allOf, or anyOf at the top level"
+            )
+        if not all(map(_PROPERTY.fullmatch, schema.get("properties", {}))):
+            raise RefusedError(
+                f"{where}.properties: Property keys should match pattern '^[a-zA-Z0-9_.-]{{1,64}}$'"
+            )
     choice = body.get("tool_choice", {})
     if choice.get("type") == "tool" and choice["name"] not in names:
         raise RefusedError(f"Tool '{choice['name']}' not found in provided tools")

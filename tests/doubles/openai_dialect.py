@@ -128,11 +128,37 @@ def check_tools(body: Mapping[str, Any]) -> None:
         function = tool["function"]
         if function.get("parameters", {"type": "object"}).get("type") != "object":
             raise RefusedError(f"schema of {function['name']} must be of type object", "tools")
+        _check_parameters(function.get("parameters", {}), function["name"])
         if function.get("strict"):
             _check_strict(function["parameters"], function["name"])
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice["function"]["name"] not in names:
         raise RefusedError("tool_choice names a tool that is not offered", "tool_choice")
+
+
+def _check_parameters(schema: Mapping[str, Any], name: str) -> None:
+    if {"oneOf", "anyOf", "allOf", "enum", "not"}.intersection(schema):
+        raise RefusedError(
+            f"Invalid schema for function '{name}': schema must have type 'object' and not have"
+            " 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
+            "tools",
+        )
+    _check_arrays(schema, name)
+
+
+def _check_arrays(schema: Any, name: str) -> None:
+    if not isinstance(schema, Mapping):
+        return
+    kinds = schema.get("type", [])
+    if "items" not in schema and "array" in ([kinds] if isinstance(kinds, str) else kinds):
+        raise RefusedError(
+            f"Invalid schema for function '{name}': array schema missing items.", "tools"
+        )
+    inner = [*schema.get("properties", {}).values(), *schema.get("prefixItems", ())]
+    inner += [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, ())]
+    inner += [schema[key] for key in ("items", "additionalProperties") if key in schema]
+    for part in inner:
+        _check_arrays(part, name)
 
 
 def _check_strict(schema: Mapping[str, Any], where: str) -> None:

@@ -44,7 +44,7 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
     """Returns the schema of an object, such as the arguments of a tool, from its JSON.
 
     References to its own ``$defs`` are inlined. An object without ``additionalProperties`` accepts
-    no further members.
+    no further members, unless its alternatives or conditions declare some.
 
     Args:
         text: The JSON.
@@ -81,13 +81,28 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
         problem = error.message if isinstance(error, SchemaError) else "nested too deeply"
         raise UnusableSchemaError(f"is not a JSON schema: {problem[:200]}") from None
     properties = whole.get("properties", {})
+    closed = {} if _declared_in_parts(whole) - set(properties) else {"additionalProperties": False}
     return {
-        "additionalProperties": False,
+        **closed,
         **whole,
         "type": "object",
         "properties": properties,
         "required": [name for name in whole.get("required", ()) if name in properties],
     }
+
+
+def _declared_in_parts(schema: Mapping[str, Any]) -> set[str]:
+    """Returns the members that alternatives and conditions of an object schema declare.
+
+    ``additionalProperties`` beside them would forbid these members.
+    """
+    parts = [part for key in ("anyOf", "allOf", "oneOf") for part in schema.get(key, ())]
+    parts += [schema[key] for key in ("if", "then", "else") if key in schema]
+    parts += schema.get("dependentSchemas", {}).values()
+    names: set[str] = set()
+    for part in parts:
+        names.update(part.get("properties", ()), _declared_in_parts(part))
+    return names
 
 
 class _Inliner:

@@ -14,6 +14,7 @@ from doubles import mcp_sdk_server
 from doubles.script import Call, Reply, say
 from mcp_support import DOUBLES, Mcp, alive, names, python_with_packages, serving_http, tool
 from polling import eventually
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as registry_pb
@@ -75,6 +76,32 @@ async def test_tools_with_invalid_schemas_are_quarantined_and_the_others_work(mc
     assert "inputSchema" in server.quarantined_tools["bare"]
     assert json.loads(await mcp.run("odd__fine", town="Graz")) == {"town": "Graz"}
     assert await mcp.offered("odd__fine", "odd__list") == ["odd__fine"]
+
+
+@pytest.mark.parametrize("model", ["test/test-model", "claude/test-model", "studio/test-model"])
+async def test_tools_with_schemas_that_model_apis_refuse_can_be_used(mcp: Mcp, model: str) -> None:
+    text = {"type": "string"}
+    alternatives = [{"properties": {name: text}, "required": [name]} for name in ("text", "url")]
+    await mcp.program(
+        "odd",
+        tool("alternatives", schema={"type": "object", "anyOf": alternatives}),
+        tool("list", schema={"type": "object", "properties": {"values": {"type": "array"}}}),
+        tool("filter", schema={"type": "object", "properties": {"filter[id]": text}}),
+    )
+    agent = await mcp.services.make_agent(
+        tools=["odd__*"], model=agent_pb.ModelConfig(handle=model)
+    )
+    calls: dict[str, dict[str, Any]] = {
+        "odd__alternatives": {"url": "x"},
+        "odd__list": {"values": [1]},
+        "odd__filter": {"filter[id]": "x"},
+    }
+    mcp.services.model.script(
+        Reply(calls=tuple(Call(name, arguments) for name, arguments in calls.items())), say("Done.")
+    )
+    ran = await mcp.services.run(agent, "Do it.")
+    returned = {part.name: json.loads(part.content) for part in ran.tool_returns}
+    assert {name: json.loads(value["message"]) for name, value in returned.items()} == calls
 
 
 async def test_tools_of_a_server_are_checked_on_a_thread(

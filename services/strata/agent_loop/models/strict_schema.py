@@ -84,7 +84,8 @@ def _strict_object(schema: JsonSchema, strict: dict[str, Any]) -> dict[str, Any]
     properties: Mapping[str, Any] = schema.get("properties", {})
     # Hand-written schemas often omit `additionalProperties`; an object without properties is a map.
     free_keys = schema.get("additionalProperties", "properties" not in schema)
-    if free_keys is not False:
+    # An object cannot have further conditions.
+    if free_keys is not False or {"anyOf", "enum", "const"}.intersection(schema):
         return None
     required = set(schema.get("required", ()))
     converted: dict[str, Any] = {}

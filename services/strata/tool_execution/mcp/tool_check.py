@@ -148,6 +148,9 @@ def _without_keywords(schema: Any, depth: int) -> Any:
             and not (key == "enum" and value == [])
         }
     )
+    if schema.get("patternProperties"):
+        # Otherwise the members whose names match a pattern would be refused.
+        remaining["additionalProperties"] = True
     for key in _MAPS:
         if isinstance(remaining.get(key), dict):
             remaining[key] = {

@@ -236,6 +236,34 @@ def test_tools_that_run_only_as_tasks_cannot_be_used(execution: Any, usable: boo
     assert (tool.problem == "") is usable
 
 
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        # As the server of Notion lists a tool.
+        ({"anyOf": [{"properties": {"text": {}}}, {"properties": {"url": {}}}]}, {"url": "x"}),
+        ({"allOf": [{"oneOf": [{"properties": {"a": {"type": "null"}}}]}]}, {"a": None}),
+        ({"if": {"required": ["a"]}, "then": {"properties": {"b": {}}}}, {"b": 1}),
+        ({"dependentSchemas": {"a": {"properties": {"b": {}}}}, "properties": {"a": {}}}, {"b": 1}),
+        ({"patternProperties": {"^x-": {}}}, {"x-a": 1}),
+        ({"patternProperties": {"^x-": {}}, "additionalProperties": False}, {"x-a": 1}),
+        (
+            {"properties": {"a": {"patternProperties": {"x": {}}, "additionalProperties": False}}},
+            {"a": {"x": 1}},
+        ),
+    ],
+)
+def test_arguments_that_parts_of_a_schema_declare_are_accepted(
+    schema: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    usable = usable_schema({"type": "object", **schema})
+    assert Draft202012Validator(usable).is_valid(arguments)
+
+
+def test_alternatives_of_declared_arguments_leave_a_schema_closed() -> None:
+    alternatives = [{"required": ["town"], "properties": {"town": {"minLength": 1}}}]
+    assert usable_schema({**TOWN, "anyOf": alternatives})["additionalProperties"] is False
+
+
 @pytest.mark.parametrize("text", ["as text", "long " * 20_000])
 @pytest.mark.parametrize("levels", [101, 700, 1_100, 50_000])
 def test_deep_structured_content_is_omitted(levels: int, text: str) -> None:

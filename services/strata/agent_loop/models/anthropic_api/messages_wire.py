@@ -16,6 +16,7 @@ from strata.agent_loop.domain.model.chat import (
     ShownImage,
     ToolChoice,
     ToolChoiceMode,
+    ToolSchema,
 )
 from strata.agent_loop.domain.model.proofs import is_marked
 from strata.agent_loop.domain.model.quirks import ReplyForm
@@ -28,6 +29,7 @@ from strata.agent_loop.models.conversation_repair import (
     repair,
     without_system_role,
 )
+from strata.agent_loop.models.offered_tool import offered_tool
 from strata.agent_loop.models.refused_parameters import Refusals
 from strata.agent_loop.models.reply_forms import ReplyForms, with_instruction
 
@@ -131,14 +133,7 @@ def build(
         text = _ASKED_FOR.format(name) if name else _ASKED
         body.setdefault("system", []).append({"type": "text", "text": text})
     if request.tools:
-        body["tools"] = [
-            {
-                "name": tool.name,
-                "description": tool.description,
-                "input_schema": dict(tool.parameters),
-            }
-            for tool in request.tools
-        ]
+        body["tools"] = [tool.derived(_tool, None) for tool in request.tools]
         choice = ToolChoice() if asks else request.tool_choice
         body["tool_choice"] = _tool_choice(choice, request, settings)
     if thinking is not None:
@@ -149,6 +144,15 @@ def build(
     if output:
         body["output_config"] = output
     return body
+
+
+def _tool(tool: ToolSchema, _: None) -> dict[str, Any]:
+    offered = offered_tool(tool, plain_names=True)
+    return {
+        "name": tool.name,
+        "description": offered.description,
+        "input_schema": offered.parameters,
+    }
 
 
 def takes_thinking_budget(model: str) -> bool:

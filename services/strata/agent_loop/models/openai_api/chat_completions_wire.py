@@ -32,6 +32,7 @@ from strata.agent_loop.models.conversation_repair import (
     repair,
     without_system_role,
 )
+from strata.agent_loop.models.offered_tool import offered_tool
 from strata.agent_loop.models.openai_api.plain_schema import to_plain
 from strata.agent_loop.models.openai_api.request_json import KeptObject
 from strata.agent_loop.models.refused_parameters import Refusals
@@ -435,17 +436,19 @@ def _image(part: ShownImage) -> dict[str, Any]:
 
 
 def _tool(tool: ToolSchema, official: bool) -> KeptObject:
-    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    offered = offered_tool(tool)
+    function: dict[str, Any] = {"name": tool.name, "description": offered.description}
     strict = to_strict(tool.parameters) if official and tool.strict else None
-    function["parameters"] = strict or dict(tool.parameters)
+    function["parameters"] = strict or offered.parameters
     if strict:
         function["strict"] = True
     return KeptObject(type="function", function=function)
 
 
 def _plain_tool(tool: ToolSchema, _: None) -> KeptObject:
-    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    parameters = to_plain(tool.parameters)
+    offered = offered_tool(tool)
+    function: dict[str, Any] = {"name": tool.name, "description": offered.description}
+    parameters = to_plain(offered.parameters)
     # An object without properties is refused; a tool without parameters is not.
     if parameters.get("properties"):
         function["parameters"] = parameters

@@ -35,6 +35,7 @@ from strata.agent_loop.models.conversation_repair import (
     legal_arguments,
     repair,
 )
+from strata.agent_loop.models.offered_tool import offered_tool
 from strata.agent_loop.models.openai_api.chat_completions_wire import (
     UNSUPPORTED_VALUE,
     reply_form,
@@ -280,11 +281,12 @@ def _content(message: ChatMessage) -> list[dict[str, Any]]:
 
 def _tool(tool: ToolSchema, official: bool) -> KeptObject:
     strict = to_strict(tool.parameters) if official and tool.strict else None
+    offered = offered_tool(tool)
     return KeptObject(
         type="function",
         name=tool.name,
-        description=tool.description,
-        parameters=strict or dict(tool.parameters),
+        description=offered.description,
+        parameters=strict or offered.parameters,
         # The default is true.
         strict=strict is not None,
     )
