@@ -431,6 +431,29 @@ async def test_a_deleted_group_has_its_run_cancelled(services: ScriptedServices)
     assert (await reading)[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
 
 
+@pytest.mark.parametrize("deleted", ["Ada", "Bo"])
+async def test_a_member_deleted_before_its_turn_ends_the_run_and_no_message_is_lost(
+    services: ScriptedServices, deleted: str
+) -> None:
+    gateway, members = await services.gateway(), Members(services)
+    group = members.group("Ada", "Bo", "Cy")
+    ids = {member.name: member.agent_id for member in group.members}
+    members.held["Ada 1"] = asyncio.Event()
+    if deleted == "Ada":
+        services.agents.agents.discard(ids["Ada"])
+    reading = asyncio.create_task(collect(send(gateway, group, "Plan a trip.")))
+    if deleted == "Bo":
+        await eventually(lambda: "Ada 1" in members.begun)
+        services.agents.agents.discard(ids["Bo"])
+    members.held["Ada 1"].set()
+    end = (await reading)[-1].run_finished
+    assert end.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+    spoken = ["Ada 1"] if deleted == "Bo" else []
+    assert members.spoken == spoken
+    seen = [("", "Plan a trip."), *(("Ada", text) for text in spoken)]
+    assert members.shown("Cy") == [seen]
+
+
 async def test_runs_of_members_do_not_count_as_open_runs(
     services: ScriptedServices,
 ) -> None:

@@ -225,7 +225,16 @@ class GroupTurns:
                     break
                 number += 1
                 last = _TurnResult(StopReason.CANCELLED)
-                member_run = await self._member_run(run, turn, number)
+                try:
+                    member_run = await self._member_run(run, turn, number)
+                except NotFoundError as error:
+                    # The agent was deleted. The others still get the messages that they have not
+                    # seen.
+                    _log.info("a run of a group ends early", error=repr(error))
+                    break
+                except FailedPreconditionError as error:
+                    last = _TurnResult(StopReason.ERROR, failure_of(error, retryable=True))
+                    break
                 if member_run is None:
                     break
                 async with aclosing(
