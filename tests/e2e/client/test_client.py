@@ -114,6 +114,9 @@ async def test_errors_have_a_type_a_reason_and_the_wrong_fields(client: Client) 
     with pytest.raises(InvalidArgumentError) as both:
         await client.tools.RunTool(mixed)
     assert [violation.field for violation in both.value.violations] == ["function_name"]
+    other = tool_api.RunToolRequest(source_code=source, function_name="bill")
+    with pytest.raises(InvalidArgumentError, match=r"public function of the source: web_search"):
+        await client.tools.RunTool(other)
     with pytest.raises(NotFoundError):
         async for _ in client.send("agent-00000000-0000-7000-8000-000000000000", "Hi"):
             pass

@@ -166,6 +166,11 @@ def to_dry_run(source: str, function: str = "") -> Tool:
     """
     checks = Checks()
     derived = _custom(source, function, ReadParameters(), checks)
+    checks.unless(
+        function in ("", derived.function),
+        "function_name",
+        f"must be the name of a public function of the source: {derived.function}",
+    )
     checks.done()
     return Tool(
         name=derived.function,
