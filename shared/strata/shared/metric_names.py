@@ -176,7 +176,9 @@ MODEL_TOKENS: Final = _counter(
 
 TOOL_CALLS: Final = _counter(
     "strata_tool_calls_total",
-    "Tool calls that ended, by type of the tool; the name only of built-in tools.",
+    "Tool calls that were run and ended, by type of the tool; the name only of built-in tools."
+    " Calls that the agent loop refuses are not counted, such as those of a tool that the model"
+    " invented.",
     "type",
     "tool",
     "status",
