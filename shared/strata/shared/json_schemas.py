@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -43,8 +44,9 @@ class UnusableSchemaError(Exception):
 def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]:
     """Returns the schema of an object, such as the arguments of a tool, from its JSON.
 
-    References to its own ``$defs`` are inlined. An object without ``additionalProperties`` accepts
-    no further members, unless its alternatives or conditions declare some.
+    References to its own parts, such as ``$defs``, are inlined. An object without
+    ``additionalProperties`` accepts no further members, unless its alternatives or conditions
+    declare some.
 
     Args:
         text: The JSON.
@@ -70,7 +72,7 @@ def read_schema(text: str, *, most_schemas: int = MAX_SCHEMAS) -> dict[str, Any]
         raise UnusableSchemaError(problem)
     definitions = {**_map(schema, "definitions"), **_map(schema, "$defs")}
     schema.pop("$schema", None)
-    whole = _Inliner(definitions, most_schemas).inline(schema, (), 0)
+    whole = _Inliner(schema, definitions, most_schemas).inline(schema, (), 0)
     if is_longer(whole, MAX_WRITTEN_OUT_CHARS):
         raise UnusableSchemaError(
             f"exceeds {MAX_WRITTEN_OUT_CHARS} characters once its references are inlined"
@@ -106,7 +108,10 @@ def _declared_in_parts(schema: Mapping[str, Any]) -> set[str]:
 
 
 class _Inliner:
-    def __init__(self, definitions: Mapping[str, Any], most_schemas: int) -> None:
+    def __init__(
+        self, root: Mapping[str, Any], definitions: Mapping[str, Any], most_schemas: int
+    ) -> None:
+        self._root = root
         self._definitions = definitions
         self._most = most_schemas
         self._nodes = 0
@@ -151,19 +156,37 @@ class _Inliner:
             raise UnusableSchemaError(f"nests schemas deeper than {_DEEPEST} levels")
 
     def _resolved(self, schema: dict[str, Any], within: tuple[str, ...], depth: int) -> Any:
-        reference = schema["$ref"]
-        name = str(reference).rpartition("/")[2]
-        if reference not in (f"#/$defs/{name}", f"#/definitions/{name}"):
+        reference = str(schema["$ref"])
+        definition = self._definition(reference)
+        if definition is None:
             raise UnusableSchemaError(
-                f"refers to {str(reference)[:100]!r}, which is not among its $defs"
+                f"refers to {reference[:100]!r}, which is not among its $defs"
             )
-        if name not in self._definitions or not isinstance(self._definitions[name], dict):
-            raise UnusableSchemaError(f"refers to {name[:100]!r}, which is not among its $defs")
-        if name in within:
-            raise UnusableSchemaError(f"has a definition that holds itself: {name[:100]!r}")
+        if reference in within:
+            raise UnusableSchemaError(f"has a definition that holds itself: {reference[:100]!r}")
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        meant = {**self._definitions[name], **beside}
-        return self.inline(meant, (*within, name), depth + 1)
+        return self.inline({**definition, **beside}, (*within, reference), depth + 1)
+
+    def _definition(self, reference: str) -> Mapping[str, Any] | None:
+        """Returns the part of the schema that a reference names; None if there is none.
+
+        Generators for TypeScript refer to the first use of a schema: ``#/properties/a``.
+        """
+        for place in ("#/$defs/", "#/definitions/"):
+            name = reference.removeprefix(place)
+            definition = self._definitions.get(name)
+            if name != reference and isinstance(definition, dict):
+                return definition
+        if reference != "#" and not reference.startswith("#/"):
+            return None
+        part: Any = self._root
+        for step in unquote(reference[1:]).split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(part, list):
+                part = dict(zip(map(str, range(len(part))), part, strict=True)).get(key)
+            else:
+                part = part.get(key) if isinstance(part, dict) else None
+        return part if isinstance(part, dict) else None
 
 
 def is_longer(value: Any, most_chars: int) -> bool:

@@ -223,6 +223,8 @@ async def test_a_message_of_a_program_is_bounded(sessions: Sessions) -> None:
 UNREADABLE = {
     '{"jsonrpc": "2.0", "id": ID, "result": {"sum": DIGITS}}': "number out of range",
     '[{"jsonrpc": "2.0", "id": ID, "result": {}}]': "batch",
+    '{"jsonrpc": "2.0", "id": ID}': "not a valid JSON-RPC response",
+    '{"jsonrpc": "2.0", "id": ID, "error": {"code": 1, "message": ""}}': "it gave no reason",
     '{"jsonrpc": "2.0", "id": ID, "result": {"sum": 1}': "Invalid JSON",
     '{"jsonrpc": "2.0", "id": ID, "result": [1]}': "not a valid JSON-RPC response",
     '{"jsonrpc": "2.0", "id": null, "error": {"code": -1, "message": "no"}}': "without an id: no",

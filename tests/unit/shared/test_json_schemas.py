@@ -55,6 +55,18 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         },
         "holds itself",
     ),
+    "reference to itself": (
+        {"type": "object", "properties": {"a": {"properties": {"b": {"$ref": "#/properties/a"}}}}},
+        "holds itself",
+    ),
+    "reference to the whole": (
+        {"type": "object", "properties": {"a": {"items": {"$ref": "#"}}}},
+        "holds itself",
+    ),
+    "reference to no schema": (
+        {"type": "object", "properties": {"a": {"$ref": "#/required/0"}}, "required": ["a"]},
+        "not among its $defs",
+    ),
     "exponential references": (
         {
             "type": "object",
@@ -193,3 +205,28 @@ def test_a_definition_with_many_references_is_inlined_up_to_a_limit(definition: 
         read_schema(json.dumps(schema))
     schema["properties"] = dict(list(references.items())[:2])
     assert len(read_schema(json.dumps(schema))["properties"]) == 2
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        # As generators for TypeScript refer to the first use of a schema.
+        "#/properties/start",
+        "#/properties/list/anyOf/0/items",
+        "#/properties/list/anyOf/1/prefixItems/0",
+        "#/properties/a~1b~0%20c",
+        "#/$defs/Point",
+        "#/definitions/Point",
+    ],
+)
+def test_references_to_parts_of_the_schema_are_inlined(reference: str) -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}}}
+    options = [{"items": point}, {"prefixItems": [point]}]
+    properties = {"start": point, "list": {"anyOf": options}, "a/b~ c": point}
+    schema = {
+        "type": "object",
+        "properties": {**properties, "end": {"$ref": reference, "description": "The end."}},
+        "$defs": {"Point": point},
+    }
+    read = read_schema(json.dumps(schema))
+    assert read["properties"]["end"] == {**point, "description": "The end."}

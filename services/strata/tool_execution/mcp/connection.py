@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from strata.tool_execution.domain.mcp import MAX_ERROR
 from strata.tool_execution.mcp.errors import ConnectError, LostError, RefusedError
+from strata.tool_execution.mcp.results import NO_REASON
 from strata.tool_execution.mcp.streams import Opener, status_text
 from strata.tool_execution.mcp.unreadable import (
     UnreadableAnswer,
@@ -234,7 +235,7 @@ class McpConnection:
                     f"it answered {status_text(status)}" if status >= 500 else error.message
                 )
                 return LostError(description[:MAX_ERROR])
-            return RefusedError(error.message[:MAX_ERROR])
+            return RefusedError(error.message[:MAX_ERROR] or NO_REASON)
         # The reason is known when the task has ended.
         alone = self.in_flight == 1
         self._ending.set()

@@ -16,6 +16,7 @@ from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.domain.tools import Output, ReturnedImage, ToolError
 
 MAX_FAILURE = 4_000
+NO_REASON = "it gave no reason."
 
 
 def read_result(
@@ -42,7 +43,8 @@ def read_result(
     texts = [reader.text(part) for part in content]
     text = "\n".join(text for text in texts if text)
     if result.get("isError") is True:
-        message = _clean(text) or "it gave no reason."
+        # Some servers send the reason as structured content only.
+        message = _clean(text) or _as_text(structured) or NO_REASON
         raise ToolError(f"Error executing function {name}: {message}", end=RunStatus.TOOL_ERROR)
     images = tuple(reader.images)
     if structured is not None and len(text) > most_chars and is_longer(structured, most_chars):
@@ -128,6 +130,12 @@ def _same(text: str, structured: Any) -> bool:
         return text in meant or parse_json(text) in meant
     except JsonTextError:
         return False
+
+
+def _as_text(structured: Any) -> str:
+    if structured in (None, "", [], {}) or unstorable(structured):
+        return ""
+    return structured if isinstance(structured, str) else json.dumps(structured, ensure_ascii=False)
 
 
 def _clean(text: str) -> str:

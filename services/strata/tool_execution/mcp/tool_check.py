@@ -18,6 +18,7 @@ from strata.tool_execution.domain.registry import MAX_NAME
 from strata.tool_execution.schema.derive import MAX_DESCRIPTION_CHARS
 
 MAX_REMOTE_NAME = 200
+_ODD_NAME = f"its name is empty, has more than {MAX_REMOTE_NAME} characters or unprintable ones"
 _SEPARATOR = "__"
 _UNFIT = re.compile(r"[^A-Za-z0-9_\-]")
 _MAPS = ("properties", "$defs", "definitions", "dependentSchemas")
@@ -50,14 +51,17 @@ def check_tools(server: str, server_tools: Sequence[Any]) -> list[ReportedTool]:
 
     Args:
         server: Name of the server.
-        server_tools: Tools as the server sent them, unchecked. Those without a valid name are left
-            out.
+        server_tools: Tools as the server sent them, unchecked. Those without a name are left out.
     """
     tools: dict[str, ReportedTool] = {}
     used_names: set[str] = set()
+    unusable_names: list[str] = []
     for item in server_tools:
         name = item.get("name") if isinstance(item, Mapping) else None
-        if not isinstance(name, str) or not _nameable(name):
+        if not isinstance(name, str):
+            continue
+        if not _nameable(name):
+            unusable_names.append(name)
             continue
         if name in tools:
             tools[name] = ReportedTool(name, tools[name].tool_name, problem="it is listed twice")
@@ -70,6 +74,12 @@ def check_tools(server: str, server_tools: Sequence[Any]) -> list[ReportedTool]:
             continue
         used_names.add(tool_name)
         tools[name] = _checked(name, tool_name, item)
+    for name in unusable_names:
+        shown = _printable(name)
+        # A valid name comes first.
+        tools.setdefault(
+            shown, ReportedTool(shown, registry_name(server, shown), problem=_ODD_NAME)
+        )
     return list(tools.values())
 
 
@@ -85,6 +95,12 @@ def registry_name(server: str, name: str) -> str:
 
 def _nameable(name: str) -> bool:
     return 0 < len(name) <= MAX_REMOTE_NAME and name.isprintable() and not unstorable(name)
+
+
+def _printable(name: str) -> str:
+    """Returns the form in which an invalid name is shown."""
+    printable = [c if _nameable(c) else "\ufffd" for c in name[:MAX_REMOTE_NAME]]
+    return "".join(printable) or "\ufffd"
 
 
 def _checked(name: str, tool_name: str, item: Mapping[str, Any]) -> ReportedTool:

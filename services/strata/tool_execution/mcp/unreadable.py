@@ -97,7 +97,8 @@ def _is_answer(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and type(value.get("id")) in (int, str)
-        and ("result" in value or "error" in value)
+        # Log lines of programs have ids, too.
+        and not {"jsonrpc", "result", "error"}.isdisjoint(value)
         and "method" not in value
     )
 

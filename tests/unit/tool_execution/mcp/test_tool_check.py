@@ -44,6 +44,15 @@ def test_any_listing_results_in_one_checked_tool_per_name(listed: list[Any]) -> 
     assert len({tool.tool_name for tool in usable}) == len(usable)
 
 
+def test_tools_with_invalid_names_are_quarantined_and_affect_no_other() -> None:
+    odd = ["", "a\tb", "x" * 201, "\ud83d", "\ufffd"]
+    reported = check_tools("s", [{"name": name, "inputSchema": TOWN} for name in [*odd, "x" * 200]])
+    problems = {tool.name: tool.problem for tool in reported}
+    assert [name for name, problem in problems.items() if not problem] == ["\ufffd", "x" * 200]
+    assert "unprintable" in problems["a\ufffdb"]
+    assert [tool.name for tool in check_tools("s", [{"name": "x" * 201}])] == ["x" * 200]
+
+
 @given(SCHEMA_LIKE)
 def test_usable_schemas_are_closed_object_schemas(schema: Any) -> None:
     try:
@@ -273,6 +282,16 @@ def test_deep_structured_content_is_omitted(levels: int, text: str) -> None:
     content = [{"type": "text", "text": text}]
     output = read_result("t", {"content": content, "structuredContent": structured})
     assert output.value == text
+
+
+@pytest.mark.parametrize(
+    ("structured", "reason"),
+    [({"code": 7}, '{"code": 7}'), ("no such town", "no such town"), ({}, "it gave no reason.")],
+)
+def test_the_reason_of_an_error_can_be_structured(structured: Any, reason: str) -> None:
+    with pytest.raises(ToolError) as error:
+        read_result("t", {"content": [], "structuredContent": structured, "isError": True})
+    assert str(error.value) == f"Error executing function t: {reason}"
 
 
 def test_structured_content_that_fits_is_returned_although_its_text_does_not() -> None:
