@@ -28,7 +28,7 @@ from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.protocol.errors import UnavailableError
+from strata.protocol.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.ids import new_id
 
 
@@ -452,6 +452,26 @@ async def test_a_member_deleted_before_its_turn_ends_the_run_and_no_message_is_l
     assert members.spoken == spoken
     seen = [("", "Plan a trip."), *(("Ada", text) for text in spoken)]
     assert members.shown("Cy") == [seen]
+
+
+async def test_a_member_deleted_as_its_turn_begins_ends_the_run_as_cancelled(
+    services: ScriptedServices,
+) -> None:
+    gateway, members = await services.gateway(), Members(services)
+    group = members.group("Ada", "Bo", "Cy")
+    play = services.turns.script
+
+    async def without_bo(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        if members.names[request.agent_id] == "Bo":
+            raise NotFoundError("There is no agent.", reason=Reason.AGENT_NOT_FOUND)
+        async for happened in play(request):
+            yield happened
+
+    services.turns.script = without_bo
+    end = (await collect(send(gateway, group)))[-1].run_finished
+    assert end.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+    assert not end.HasField("error")
+    assert members.shown("Cy") == [[("", "Hi"), ("Ada", "Ada 1")]]
 
 
 async def test_runs_of_members_do_not_count_as_open_runs(

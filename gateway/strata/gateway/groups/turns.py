@@ -43,6 +43,7 @@ from strata.protocol.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     NotFoundError,
+    Reason,
     StrataError,
 )
 from strata.shared.context import require_caller
@@ -98,6 +99,9 @@ class _TurnResult:
         elif event.HasField("run_finished"):
             end = event.run_finished
             self.stop_reason, self.failure = stop_of(end)
+            if self.failure is not None and self.failure.reason == Reason.AGENT_NOT_FOUND.value:
+                # It existed when its turn was accepted, so it was deleted meanwhile.
+                self.stop_reason, self.failure = StopReason.CANCELLED, None
             self.usage, self.step_count = usage_from_proto(end.usage), end.step_count
 
     def _note_message(self, message: message_pb2.Message) -> None:
