@@ -106,7 +106,7 @@ class JsonSchemaFormat(_message.Message):
     description: _builtins.str
     """The purpose of the object, for the model; at most 1,000 characters."""
     schema_json: _builtins.str
-    """JSON schema of an object, at most 64,000 characters. References outside its own $defs,
+    """JSON schema of an object, at most 64,000 characters. References to other documents,
     recursive references, patterns, and other keywords that could make validation endless are
     refused. An object allows additional members only if its schema allows them explicitly.
     """
