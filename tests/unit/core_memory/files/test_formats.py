@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import random
 
 import pytest
@@ -35,6 +36,10 @@ WORD_97 = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 100
         ("letter.docx", "", docx("x"), FileFormat.DOCX),
         ("empty.txt", "", b"", FileFormat.TEXT),
         ("empty", "", b"", FileFormat.TEXT),
+        ("on-pdf.md", "", b"# Formats\n\nA PDF begins with %PDF-1.7.\n", FileFormat.MARKDOWN),
+        ("preceded.pdf", "", b"a line of a mail\n" + pdf(["x"]), FileFormat.PDF),
+        ("preceded", "application/pdf", b"a line of a mail\n" + pdf(["x"]), FileFormat.PDF),
+        ("preceded", "", b"\x00\x01\n" + pdf(["x"]), FileFormat.PDF),
         # The limit counts bytes.
         ("text.png", "image/png", b"not an image at all", FileFormat.TEXT),
         ("mz.txt", "", b"MZ are the initials of Mark Zbikowski", FileFormat.TEXT),
@@ -84,11 +89,22 @@ def test_random_bytes_are_not_recognised_as_text() -> None:
         ("Grüße".encode("utf-32"), "utf-32"),
         ("Grüße aus München".encode("latin-1"), "cp1252"),
         (("Привет, как дела? Сегодня хорошая погода. " * 5).encode("cp1251"), "cp1251"),
+        # A few damaged characters, such as one that was cut in two.
+        (("Größere Böen sind möglich. " * 5).encode() + b"\xff\xc3 Ende", "utf-8"),
+        ("Съешь же ещё этих мягких булок. ".encode()[1:], "utf-8"),
+        (("東京は今日も晴れです。" * 2).encode()[1:], "utf-8"),
         (b"zero\x00", None),
     ],
 )
 def test_the_encoding_is_detected(data: bytes, encoding: str | None) -> None:
     assert encoding_of(data) == encoding
+
+
+@pytest.mark.parametrize("text", ["Съешь же ещё этих булок. ", "東京は今日も晴れです。"])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_a_text_with_a_damaged_character_is_recognised(text: str, mark: bytes) -> None:
+    head = mark + text.encode() + b"\xff" + text.encode() * 10
+    assert kind_of("notes.txt", "", head) is FileFormat.TEXT
 
 
 def test_a_character_cut_at_the_end_of_the_head_is_not_an_error() -> None:

@@ -120,9 +120,10 @@ def test_binary_data_after_text_is_refused(data: bytes) -> None:
         read(data)
 
 
-def test_a_few_invalid_bytes_do_not_change_the_encoding() -> None:
-    text = "Größe und Übermut, " * 20_000
-    damaged = text.encode() + b"\xff" + text.encode()
+@pytest.mark.parametrize("position", [19, 380_000])
+def test_a_few_invalid_bytes_do_not_change_the_encoding(position: int) -> None:
+    text = "Größe und Übermut, " * 40_000
+    damaged = text[:position].encode() + b"\xff" + text[position:].encode()
     assert lines_of(read(damaged))[0].startswith("Größe und Übermut")
     assert "".join(lines_of(read(damaged))).count("\N{REPLACEMENT CHARACTER}") == 1
 
@@ -130,3 +131,10 @@ def test_a_few_invalid_bytes_do_not_change_the_encoding() -> None:
 def test_other_encodings_are_detected_anywhere_in_the_file() -> None:
     data = b"plain text\n" * 30_000 + "Grüße aus München".encode("latin-1")
     assert lines_of(read(data))[-1] == "Grüße aus München"
+
+
+def test_bytes_that_a_detected_encoding_lacks_are_replaced() -> None:
+    data = ("Grüße aus München, " * 2_000).encode("cp1252")
+    # cp1252 has no character for this byte, nor have similar encodings.
+    last_line = lines_of(read(data + b"\x81\x90" + data))[-1]
+    assert last_line.endswith("Grüße aus München, ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from enum import StrEnum
 from pathlib import PurePosixPath
 
@@ -12,6 +13,7 @@ HEAD_BYTES = 16 * 1024
 READABLE = "text, Markdown, source code, CSV, HTML, PDF and DOCX"
 """The formats that can be read, for messages."""
 
+_PDF = "application/pdf"
 _DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 _BY_MEDIA_TYPE = {
     "text/html": "html",
@@ -63,6 +65,13 @@ _BOMS = (
 _CONTROLS = frozenset("\t\n\v\f\r\b\x1b")
 _MOST_CONTROLS = 0.01
 _TELLING_BYTES = 256
+UTF_8 = frozenset(("utf-8", "utf-8-sig"))
+"""The encodings whose texts may have a few invalid bytes; see `is_utf_8`."""
+# Bytes that are not valid UTF-8 (as surrogates), and valid characters beyond ASCII.
+INVALID_BYTE = re.compile("[\udc80-\udcff]")
+_NOT_ASCII = re.compile("[\x80-\ud7ff\ue000-\U0010ffff]")
+# A text with at most one invalid byte in this many non-ASCII characters counts as UTF-8.
+_NOT_ASCII_PER_INVALID = 10
 # Never used without a byte order mark, but short texts look like them.
 _NEVER_GUESSED = ["utf_7", "utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le"]
 
@@ -103,7 +112,7 @@ def kind_of(name: str, media_type: str, head: bytes) -> FileFormat | None:
     suffix = PurePosixPath(name.lower()).suffix
     media_type = media_type.partition(";")[0].strip().lower()
     head = head[:HEAD_BYTES]
-    if b"%PDF-" in head[:_PDF_WITHIN]:
+    if _is_pdf(head, named=suffix == ".pdf" or media_type == _PDF):
         return FileFormat.PDF
     if head.startswith(b"PK\x03\x04") and (suffix == ".docx" or media_type == _DOCX):
         return FileFormat.DOCX
@@ -117,8 +126,8 @@ def kind_of(name: str, media_type: str, head: bytes) -> FileFormat | None:
 def encoding_of(head: bytes) -> str | None:
     """Returns the encoding of a text, None if it is not text.
 
-    A byte order mark decides. Without one it is UTF-8 if that is valid, else the encoding
-    that the frequencies of characters indicate.
+    A byte order mark decides. Without one it is UTF-8 if that is valid but for a few bytes, else
+    the encoding that the frequencies of characters indicate.
 
     Args:
         head: The beginning of the text; a character may be cut off at its end.
@@ -128,11 +137,31 @@ def encoding_of(head: bytes) -> str | None:
             return encoding
     if b"\x00" in head:
         return None
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return guess_encoding(head)
-    return "utf-8"
+    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(head)
+    return "utf-8" if is_utf_8(*utf_8_counts(text)) else guess_encoding(head)
+
+
+def utf_8_counts(text: str) -> tuple[int, int]:
+    """Counts the invalid bytes and the non-ASCII characters of UTF-8.
+
+    Args:
+        text: The text, decoded with the error handler "surrogateescape".
+    """
+    if text.isascii():
+        return 0, 0
+    return len(INVALID_BYTE.findall(text)), len(_NOT_ASCII.findall(text))
+
+
+def is_utf_8(invalid: int, not_ascii: int) -> bool:
+    """Returns whether a text is UTF-8, apart from a few damaged characters.
+
+    In texts of other encodings few sequences of bytes are valid UTF-8 by chance.
+
+    Args:
+        invalid: The number of bytes that are not valid UTF-8.
+        not_ascii: The number of valid characters beyond ASCII.
+    """
+    return not_ascii >= invalid * _NOT_ASCII_PER_INVALID
 
 
 def guess_encoding(sample: bytes) -> str | None:
@@ -154,6 +183,15 @@ def guess_encoding(sample: bytes) -> str | None:
     return best.encoding if best is not None else None
 
 
+def _is_pdf(head: bytes, *, named: bool) -> bool:
+    """Returns whether a file is a PDF.
+
+    Other bytes may precede its mark. A text that mentions the mark is none, unless it is named so.
+    """
+    at = head.find(b"%PDF-", 0, _PDF_WITHIN)
+    return at == 0 or (at > 0 and (named or not _is_text(head)))
+
+
 def _is_text(head: bytes) -> bool:
     binary_magic = next((magic for magic in _BINARY if head.startswith(magic)), None)
     if binary_magic is not None and binary_magic not in _AMBIGUOUS:
@@ -161,8 +199,9 @@ def _is_text(head: bytes) -> bool:
     encoding = encoding_of(head)
     if encoding is None:
         return False
+    errors = "replace" if encoding in UTF_8 else "strict"
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(head)
+        text = codecs.getincrementaldecoder(encoding)(errors).decode(head)
     except UnicodeDecodeError:
         return False
     controls = sum(1 for character in text if character < " " and character not in _CONTROLS)

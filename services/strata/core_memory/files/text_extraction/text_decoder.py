@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from strata.core_memory.files.text_extraction.formats import encoding_of, guess_encoding
+from strata.core_memory.files.text_extraction.formats import (
+    INVALID_BYTE,
+    UTF_8,
+    encoding_of,
+    guess_encoding,
+    is_utf_8,
+    utf_8_counts,
+)
 from strata.core_memory.files.text_extraction.pages import UnreadableFileError
 
 _PIECE_BYTES = 128 * 1024
 _SAMPLE_BYTES = 16 * 1024
-# Bytes that are not valid UTF-8 (as surrogates), and valid characters beyond ASCII.
-_WRONG = re.compile("[\udc80-\udcff]")
-_FOREIGN = re.compile("[\x80-\ud7ff\ue000-\U0010ffff]")
-# A file with at most one invalid byte in this many non-ASCII characters still counts as UTF-8.
-_FOREIGN_PER_WRONG = 10
+# Encodings that only a byte order mark indicates.
+_MARKED = frozenset(("utf-16", "utf-32"))
 
 _BINARY = "The file holds binary data, not text."
 
@@ -60,12 +63,13 @@ def _encoding_of(file: BinaryIO) -> tuple[str, str]:
     encoding = encoding_of(file.read(_SAMPLE_BYTES))
     if encoding is None:
         raise UnreadableFileError(_BINARY)
-    if encoding not in ("utf-8", "utf-8-sig"):
+    if encoding not in UTF_8:
+        # A guess follows from the beginning, so some later bytes may be invalid in the encoding.
+        return encoding, "strict" if encoding in _MARKED else "replace"
+    invalid, not_ascii, at = _census(file)
+    if not invalid:
         return encoding, "strict"
-    wrong, foreign, at = _census(file)
-    if not wrong:
-        return encoding, "strict"
-    if foreign >= wrong * _FOREIGN_PER_WRONG:
+    if is_utf_8(invalid, not_ascii):
         return encoding, "replace"
     file.seek(max(0, at - _SAMPLE_BYTES // 2))
     guessed = guess_encoding(file.read(_SAMPLE_BYTES))
@@ -78,18 +82,18 @@ def _encoding_of(file: BinaryIO) -> tuple[str, str]:
 def _census(file: BinaryIO) -> tuple[int, int, int]:
     """Counts invalid UTF-8 bytes and non-ASCII characters; also returns the first's offset."""
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    wrong, foreign, at, position = 0, 0, 0, 0
+    invalid, not_ascii, at, position = 0, 0, 0, 0
     file.seek(0)
     while True:
         data = file.read(_PIECE_BYTES)
         text = decoder.decode(data, final=not data)
-        if not text.isascii():
-            first = _WRONG.search(text)
-            if first is not None and not wrong:
-                before = text[: first.start()].encode("utf-8", "surrogateescape")
-                at = position + len(before)
-            wrong += len(_WRONG.findall(text))
-            foreign += len(_FOREIGN.findall(text))
+        more_invalid, more_not_ascii = utf_8_counts(text)
+        if more_invalid and not invalid:
+            first = INVALID_BYTE.search(text)
+            assert first is not None
+            at = position + len(text[: first.start()].encode("utf-8", "surrogateescape"))
+        invalid += more_invalid
+        not_ascii += more_not_ascii
         position += len(data)
         if not data:
-            return wrong, foreign, at
+            return invalid, not_ascii, at
