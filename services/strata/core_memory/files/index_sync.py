@@ -129,7 +129,7 @@ class FileIndexSync:
         return has_more
 
     async def drop_next(self) -> bool:
-        """Removes deleted files from the index; False if there were none."""
+        """Removes deleted and unreadable files from the index; False if there were none."""
         if self._index is None:
             return False
         dropped = await self._queue.claim_dropped(_DROP_LEASE_S, _FILES_AT_ONCE)
@@ -166,11 +166,11 @@ class FileIndexSync:
 
     async def _drop(self, index: FileIndex, project_id: str, files: Sequence[DroppedFile]) -> None:
         ids = [file.id for file in files]
-        await index.drop(
-            project_id,
-            file_ids=[id_ for id_ in ids if not _is_folder(id_)],
-            folder_ids=[id_ for id_ in ids if _is_folder(id_)],
-        )
+        file_ids = [id_ for id_ in ids if not _is_folder(id_)]
+        folder_ids = [id_ for id_ in ids if _is_folder(id_)]
+        await index.drop(project_id, file_ids=file_ids, folder_ids=folder_ids)
+        if file_ids:
+            await self._queue.send_dropped_again(project_id, file_ids)
         await self._queue.dropped(files)
 
     async def _explain(self) -> None:

@@ -174,6 +174,24 @@ async def test_a_replaced_file_is_found_as_it_is_now(services: Services) -> None
     assert await services.pieces(folder, "lighthouse or dog") == ["Only a dog is left."]
 
 
+async def test_a_file_whose_new_content_is_unreadable_is_removed_from_the_index(
+    services: Services,
+) -> None:
+    await services.start()
+    folder = await services.folder()
+    file = await services.upload(folder, "a.txt", b"The cat stays.")
+    assert (await services.ended(file.id)).state == pb.FILE_STATE_READY
+    await services.upload(folder, "a.txt", b"text " * 10_000 + b"\x00", replace=True)
+    assert (await services.ended(file.id)).state == pb.FILE_STATE_FAILED
+    # Otherwise its old text would take the places of other files in the results of a search.
+    async with asyncio.timeout(30):
+        while await services.progress(file.id) is not None:
+            await asyncio.sleep(0.02)
+    await services.upload(folder, "a.txt", b"The dog is back.", replace=True)
+    assert (await services.ended(file.id)).state == pb.FILE_STATE_READY
+    assert await services.pieces(folder, "dog") == ["The dog is back."]
+
+
 async def test_a_deleted_file_is_removed_from_the_index(services: Services, admin: Admin) -> None:
     await services.start()
     folder = await services.folder()

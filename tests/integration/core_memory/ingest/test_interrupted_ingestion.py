@@ -51,6 +51,9 @@ from strata.standalone.ports import ReservedPort
 # Some hundred pages of text: reading and sending take long enough to kill the process meanwhile.
 BIG_TEXT = "".join(f"Line {n} tells of lighthouse number {n}.\n" for n in range(400_000)).encode()
 
+# Its binary data begins after the bytes that are checked during the upload.
+UNREADABLE = b"text " * 10_000 + b"\x00"
+
 
 class Stores:
     """The stores of the worker, without the worker."""
@@ -302,6 +305,46 @@ async def test_a_deleted_file_is_dropped_again_if_its_sender_was_suspended(
     assert [(dropped_file.id, dropped_file.is_last) for dropped_file in again] == [(file.id, True)]
     await stores.queue.dropped(again)
     assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
+
+
+async def test_an_unreadable_file_is_dropped_again_if_its_sender_was_suspended(
+    quiet: Services, stores: Stores, admin: Admin
+) -> None:
+    folder = await quiet.folder()
+    file = await quiet.upload(folder, "a.txt", b"text")
+    assert await stores.reading().read_next()
+    # Its lease has expired when the file is replaced.
+    claim = await stores.queue.claim_file(0.0)
+    assert claim is not None
+    await quiet.upload(folder, "a.txt", UNREADABLE, replace=True)
+    assert await stores.reading().read_next()
+    await stores.queue.dropped(await stores.queue.claim_dropped(60.0, 10))
+    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
+    # It has sent chunks of the old text after the file was removed from the index.
+    await stores.queue.sent(claim, 1)
+    assert await admin.value("SELECT id FROM core_memory.dropped_files") == file.id
+    assert (await quiet.file(file.id)).state == pb.FILE_STATE_FAILED
+    await quiet.files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
+    assert await admin.value("SELECT id FROM core_memory.dropped_files") == file.id
+
+
+async def test_a_file_that_is_readable_again_before_it_is_dropped_is_sent_again(
+    quiet: Services, stores: Stores, admin: Admin
+) -> None:
+    await quiet.start_archival()
+    index = ArchivalFileIndex(quiet.network.channel("archival"), TokenSigner(quiet.worker_keys[0]))
+    indexing = FileIndexSync(stores.queue, stores.contents, index, lease=60)
+    folder = await quiet.folder()
+    for data in (UNREADABLE, b"The cat stays."):
+        file = await quiet.upload(folder, "a.txt", data, replace=True)
+        assert await stores.reading().read_next()
+    assert await indexing.send_next()
+    assert await quiet.progress(file.id) is not None
+    assert await indexing.drop_next()
+    assert await quiet.progress(file.id) is None
+    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
+    assert await indexing.send_next()
+    assert await quiet.progress(file.id) is not None
 
 
 async def test_parts_of_an_abandoned_upload_are_removed(

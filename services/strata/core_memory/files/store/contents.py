@@ -80,6 +80,20 @@ _UPDATE_FILES = sql(
     WHERE project_id = :project AND id IN (SELECT folder_id FROM changed_files)
     """
 )
+# The index may have chunks of an earlier content of a file that was replaced by this one. Searches
+# leave them out, but they would take the place of chunks of other files. Executed before
+# _UPDATE_FILES: a row that a worker is sending is kept until its lease ends, as for deleted files.
+_DROP_FROM_INDEX = sql(
+    """
+    INSERT INTO core_memory.dropped_files AS d (project_id, id, due_time, keep_until)
+    SELECT project_id, id, clock_timestamp(), greatest(clock_timestamp(), lease_until)
+    FROM core_memory.files
+    WHERE project_id = :project AND content_hash = :content AND state = 'parsing'
+    ORDER BY id
+    ON CONFLICT (project_id, id) DO UPDATE SET
+        due_time = excluded.due_time, keep_until = greatest(d.keep_until, excluded.keep_until)
+    """
+)
 _LOCK_ORPHANS = sql(
     """
     SELECT content_hash FROM core_memory.contents
@@ -234,6 +248,8 @@ class ContentStore:
             if files["state"] == "failed" or not change[1].get("lines"):
                 await connection.execute(_DROP_PAGES, bound)
             await connection.execute(change[0], {**bound, **change[1]})
+            if files["state"] == "failed":
+                await connection.execute(_DROP_FROM_INDEX, bound)
             await connection.execute(_UPDATE_FILES, {**bound, **files})
         return True
 

@@ -65,9 +65,11 @@ _DELETE = sql(
         DELETE FROM core_memory.files WHERE project_id = :project AND id = :file
         RETURNING folder_id, content_hash, lease_until
     ), dropped AS (
-        INSERT INTO core_memory.dropped_files (project_id, id, due_time, keep_until)
+        INSERT INTO core_memory.dropped_files AS d (project_id, id, due_time, keep_until)
         SELECT :project, :file, clock_timestamp(), greatest(clock_timestamp(), lease_until)
         FROM deleted_file
+        ON CONFLICT (project_id, id) DO UPDATE SET
+            due_time = excluded.due_time, keep_until = greatest(d.keep_until, excluded.keep_until)
     ), folder AS (
         UPDATE core_memory.folders d
         SET revision = d.revision + 1, file_count = d.file_count - 1

@@ -114,15 +114,16 @@ _SENT = sql(
       AND state = 'indexing'
     """
 )
-# The file was replaced meanwhile, and the index may have its old chunks. If it was deleted, it may
-# have been removed from the index before its chunks were sent by a process that was suspended.
+# The file was replaced meanwhile, and the index may have its old chunks. If it was deleted, or its
+# new content cannot be read, it may have been removed from the index before its chunks were sent by
+# a process that was suspended.
 _SEND_AGAIN = sql(
     """
     WITH queued AS (
         UPDATE core_memory.files
         SET chunk_count = 0, indexed_count = 0, lease_until = NULL,
             state = CASE WHEN state = 'ready' THEN 'indexing' ELSE state END
-        WHERE project_id = :project AND id = :id
+        WHERE project_id = :project AND id = :id AND state <> 'failed'
         RETURNING id
     )
     INSERT INTO core_memory.dropped_files AS d (project_id, id, due_time, keep_until)
@@ -130,6 +131,16 @@ _SEND_AGAIN = sql(
     WHERE NOT EXISTS (SELECT FROM queued)
     ON CONFLICT (project_id, id) DO UPDATE SET
         due_time = excluded.due_time, keep_until = greatest(d.keep_until, excluded.keep_until)
+    """
+)
+# Files that are in the index again after they were dropped from it: they were replaced by a content
+# that cannot be read, and then by another one.
+_RESTORE = sql(
+    """
+    UPDATE core_memory.files
+    SET chunk_count = 0, indexed_count = 0, state = 'indexing', update_time = clock_timestamp()
+    WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
+      AND state IN ('indexing', 'ready')
     """
 )
 _POSTPONE = sql(
@@ -250,7 +261,7 @@ class WaitingFile:
 
 @dataclass(frozen=True, slots=True)
 class DroppedFile:
-    """A deleted file or folder to remove from the index; `is_last` if for the last time."""
+    """A file or folder to remove from the index; `is_last` if for the last time."""
 
     project_id: str
     id: str
@@ -337,9 +348,13 @@ class FileQueue:
     async def send_again(self, project_id: str, file_id: str) -> None:
         """Queues a file again, because the index may not have its chunks.
 
-        If the file was deleted, its chunks are removed from the index again.
+        If the file was deleted or cannot be read, its chunks are removed from the index again.
         """
         await self._change(project_id, _SEND_AGAIN, project=project_id, id=file_id)
+
+    async def send_dropped_again(self, project_id: str, file_ids: Sequence[str]) -> None:
+        """Queues those files again that exist and can be read, after their chunks were dropped."""
+        await self._change(project_id, _RESTORE, project=project_id, ids=list(file_ids))
 
     async def postpone(self, claim: ClaimedFile, pause: float, error: str) -> None:
         """Postpones a file by `pause` seconds, and stores the error with it."""
@@ -382,7 +397,7 @@ class FileQueue:
         return count
 
     async def claim_dropped(self, lease: float, count: int) -> list[DroppedFile]:
-        """Claims deleted files and folders to remove from the index."""
+        """Claims files and folders to remove from the index: deleted and unreadable ones."""
         values = {"lease": lease, "count": count}
         rows = await self._worker.system_execute(_CLAIM_DROPPED, values)
         return [DroppedFile(row.project_id, row.id, row.is_last) for row in rows]
