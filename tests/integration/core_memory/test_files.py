@@ -301,6 +301,12 @@ async def test_missing_files_folders_and_agents_are_not_found(client: Any) -> No
             pb.DetachFolderRequest(agent_id=nobody, folder_id=folder.id),
             Reason.AGENT_NOT_FOUND,
         ),
+        (
+            calls.OpenFiles,
+            pb.OpenFilesRequest(agent_id=nobody, windows=[pb.FileWindow(file_name="notes/a.txt")]),
+            Reason.AGENT_NOT_FOUND,
+        ),
+        (calls.CloseFiles, pb.CloseFilesRequest(agent_id=nobody), Reason.AGENT_NOT_FOUND),
     ):
         with pytest.raises(NotFoundError) as refused:
             await call(request)

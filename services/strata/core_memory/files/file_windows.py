@@ -56,7 +56,8 @@ class Windows:
 
         Raises:
             InvalidArgumentError: There are no or too many files, or a range is invalid.
-            NotFoundError: A file is not attached (``FILE_NOT_FOUND``).
+            NotFoundError: A file is not attached (``FILE_NOT_FOUND``), or there is no such agent
+                (``AGENT_NOT_FOUND``).
             FailedPreconditionError: A file cannot be read, or not yet
                 (``EDIT_NOT_APPLICABLE``), or the prompt has no space for the files
                 (``CONTEXT_WINDOW_EXCEEDED``).
@@ -155,7 +156,8 @@ class Windows:
             names: Names ``FOLDER/FILE``; none means every window.
 
         Raises:
-            NotFoundError: A file is not attached (``FILE_NOT_FOUND``); nothing is closed.
+            NotFoundError: A file is not attached (``FILE_NOT_FOUND``), or there is no such agent
+                (``AGENT_NOT_FOUND``); nothing is closed.
         """
 
         def plan(names: Sequence[str]) -> PlanWindows:

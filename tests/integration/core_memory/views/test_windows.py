@@ -214,7 +214,7 @@ async def test_named_files_or_all_files_can_be_closed(files: Any, agent: str) ->
 async def test_files_of_another_project_cannot_be_opened(files: Any, agent: str, keys: Any) -> None:
     with use(keys.context(new_id("project"))), pytest.raises(NotFoundError) as caught:
         await files.windows.open(opening(agent, "docs/a"), receipt())
-    assert caught.value.message.endswith("Currently you have no files attached.")
+    assert caught.value.reason is Reason.AGENT_NOT_FOUND
 
 
 async def test_the_first_readable_files_of_a_folder_are_opened(files: Any) -> None:

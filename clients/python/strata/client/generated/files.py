@@ -199,8 +199,8 @@ class FileCalls(FileUploads):
     ) -> file_service_pb2.OpenFilesResponse:
         """Opens windows into files; closes the least recently used files above the limit.
 
-        Nothing is opened or closed unless every name and range is valid. NOT_FOUND
-        (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
+        Nothing is opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND,
+        AGENT_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
         FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not yet),
         ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
 
@@ -234,7 +234,7 @@ class FileCalls(FileUploads):
     ) -> Sequence[file_service_pb2.OpenFile]:
         """Closes files.
 
-        NOT_FOUND (FILE_NOT_FOUND).
+        NOT_FOUND (FILE_NOT_FOUND, AGENT_NOT_FOUND).
 
         Args:
             agent_id: The agent.

@@ -207,6 +207,7 @@ class FileWindowStore(Protocol):
             check: Checks the resulting prompt, rendered with these limits; may raise likewise.
 
         Raises:
+            NotFoundError: There is no such agent (``AGENT_NOT_FOUND``).
             ReplayedError: The request was done before.
             AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
         """

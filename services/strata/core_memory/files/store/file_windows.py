@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from strata.core_memory.domain.blocks import agent_not_found
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.prompt.compilation import FileLimits
 from strata.core_memory.domain.prompt.limits import NO_LIMIT, PromptLimit
@@ -156,7 +157,11 @@ class PostgresFileWindowStore:
         decide: PlanWindows,
         check: tuple[FileLimits, CheckUse] | None = None,
     ) -> OpenFilesResult:
-        """Changes an agent's windows in one transaction; changes of one agent are serialised."""
+        """Changes an agent's windows in one transaction; changes of one agent are serialised.
+
+        Raises:
+            NotFoundError: There is no such agent (``AGENT_NOT_FOUND``).
+        """
         pairs = [name.partition("/")[::2] for name in names]
         bound = {"project": current_project(), "agent": agent_id}
         named_files = {
@@ -166,7 +171,8 @@ class PostgresFileWindowStore:
         }
 
         async def work(connection: DatabaseConnection) -> OpenFilesResult:
-            await connection.execute(_LOCK_AGENT, bound)
+            if (await connection.execute(_LOCK_AGENT, bound)).first() is None:
+                raise agent_not_found(agent_id)
             rows = (await connection.execute(_NAMED, named_files)).all() if pairs else []
             files = {row.name: _to_file(row) for row in rows}
             rows = (await connection.execute(_WINDOWS, bound)).all()

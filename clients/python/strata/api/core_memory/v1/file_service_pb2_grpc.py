@@ -205,17 +205,17 @@ class FileServiceServicer:
 
     def OpenFiles(self, request, context):
         """Opens windows into files; closes the least recently used files above the limit. Nothing is
-        opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND), OUT_OF_RANGE
-        (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file
-        cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the
-        model.
+        opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND,
+        AGENT_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION
+        (EDIT_NOT_APPLICABLE: the file cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        Messages are written for the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseFiles(self, request, context):
-        """Closes files. NOT_FOUND (FILE_NOT_FOUND).
+        """Closes files. NOT_FOUND (FILE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -56,13 +56,13 @@ class FileServiceStub:
     """
     OpenFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.OpenFilesRequest, _file_service_pb2.OpenFilesResponse]
     """Opens windows into files; closes the least recently used files above the limit. Nothing is
-    opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND), OUT_OF_RANGE
-    (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file
-    cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the
-    model.
+    opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND,
+    AGENT_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION
+    (EDIT_NOT_APPLICABLE: the file cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED).
+    Messages are written for the model.
     """
     CloseFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CloseFilesRequest, _file_service_pb2.CloseFilesResponse]
-    """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
+    """Closes files. NOT_FOUND (FILE_NOT_FOUND, AGENT_NOT_FOUND)."""
     GrepFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]
     """Searches the agent's files by pattern, in linear time, and returns 20 matches per page.
     NOT_FOUND (AGENT_NOT_FOUND).
@@ -173,10 +173,10 @@ class FileServiceServicer:
         context: _aio.ServicerContext[_file_service_pb2.OpenFilesRequest, _abc.Awaitable[_file_service_pb2.OpenFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.OpenFilesResponse]:
         """Opens windows into files; closes the least recently used files above the limit. Nothing is
-        opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND), OUT_OF_RANGE
-        (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file
-        cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the
-        model.
+        opened or closed unless every name and range is valid. NOT_FOUND (FILE_NOT_FOUND,
+        AGENT_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end), FAILED_PRECONDITION
+        (EDIT_NOT_APPLICABLE: the file cannot be read, or not yet), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        Messages are written for the model.
         """
 
     def CloseFiles(
@@ -184,7 +184,7 @@ class FileServiceServicer:
         request: _file_service_pb2.CloseFilesRequest,
         context: _aio.ServicerContext[_file_service_pb2.CloseFilesRequest, _abc.Awaitable[_file_service_pb2.CloseFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.CloseFilesResponse]:
-        """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
+        """Closes files. NOT_FOUND (FILE_NOT_FOUND, AGENT_NOT_FOUND)."""
 
     def GrepFiles(
         self,
