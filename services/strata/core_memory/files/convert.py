@@ -42,6 +42,7 @@ from strata.shared.idempotency.keys import (
     request_id_violations,
 )
 from strata.shared.names import composed
+from strata.shared.one_line import is_one_line
 
 MAX_DESCRIPTION_CHARS = 5_000
 MAX_MEDIA_TYPE_CHARS = 200
@@ -94,6 +95,8 @@ def to_header(message: pb.UploadFileHeader) -> UploadHeader:
     checks.id(message.folder_id, "folder", "header.folder_id")
     _check_name(checks, message.name, "header.name")
     checks.text(message.media_type, "header.media_type", most=MAX_MEDIA_TYPE_CHARS)
+    valid = is_one_line(message.media_type)
+    checks.unless(valid, "header.media_type", "must be one line without control characters")
     checks.done()
     name = composed(message.name)
     return UploadHeader(message.folder_id, name, message.media_type, message.replace)

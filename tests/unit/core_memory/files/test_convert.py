@@ -1,11 +1,11 @@
-"""Requests that search files."""
+"""Requests that upload and search files."""
 
 from __future__ import annotations
 
 import pytest
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
-from strata.core_memory.files.convert import to_grep, to_search
+from strata.core_memory.files.convert import to_grep, to_header, to_search
 from strata.core_memory.files.domain.grep import check_query
 from strata.protocol.errors import InvalidArgumentError
 from strata.shared.ids import new_id
@@ -30,3 +30,11 @@ def test_a_blank_pattern_is_refused_by_its_field_with_a_message_for_the_model(bl
 
 def test_a_pattern_that_matches_only_blanks_is_accepted() -> None:
     assert to_grep(pb.GrepFilesRequest(agent_id=AGENT, pattern=r"\s{2}")).pattern == r"\s{2}"
+
+
+@pytest.mark.parametrize("media_type", ["text/plain\nstate: ready", "text/\u202eplain", "a\x1b[2J"])
+def test_a_media_type_is_one_line(media_type: str) -> None:
+    header = pb.UploadFileHeader(folder_id=new_id("folder"), name="a.txt", media_type=media_type)
+    with pytest.raises(InvalidArgumentError) as refused:
+        to_header(header)
+    assert [violation.field for violation in refused.value.violations] == ["header.media_type"]
