@@ -213,6 +213,7 @@ class Ingest:
         self._read = asyncio.Event()
         self._sent = asyncio.Event()
         self._deleted = asyncio.Event()
+        self._orphaned = asyncio.Event()
         self._busy = asyncio.Event()
 
     def wake(self) -> None:
@@ -229,6 +230,7 @@ class Ingest:
             group.create_task(self._keep(self._send_next, self._read))
             group.create_task(self._keep(self._follow, self._sent))
             group.create_task(self._keep(self._index_sync.drop_next, self._deleted))
+            group.create_task(self._keep(self._delete_next_content, self._orphaned))
             group.create_task(self._keep_looking())
             group.create_task(
                 keep_polling(
@@ -257,6 +259,9 @@ class Ingest:
         if self._index_sync.files_wait and not has_more:
             return None
         return has_more
+
+    async def _delete_next_content(self) -> bool:
+        return await self._queue.delete_next_content(self._options.lease)
 
     async def _delete_abandoned_uploads(self) -> None:
         count = await self._queue.delete_abandoned_uploads(_UPLOAD_AGE_S)
@@ -303,6 +308,7 @@ class Ingest:
             FileWork.SEND: self._read,
             FileWork.FOLLOW: self._sent,
             FileWork.DROP: self._deleted,
+            FileWork.DELETE: self._orphaned,
         }
         poll = self._options.poll
         idle_pause = IdlePause(poll)

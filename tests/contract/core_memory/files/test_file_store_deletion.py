@@ -62,6 +62,35 @@ async def test_deleting_a_folder_deletes_its_files(stores: Stores) -> None:
         await stores.folders.delete(folder.id)
 
 
+async def test_large_contents_of_a_deleted_folder_are_left_to_the_worker(
+    stores: Stores, worker: Database, urls: Any
+) -> None:
+    folder, other = await stores.folder("a"), await stores.folder("b")
+    small, large, reused = [
+        await stores.upload(folder, data=data, name=data.decode())
+        for data in (b"small", b"large", b"reused")
+    ]
+    await stores.read(large)
+    await execute(
+        urls.admin_url,
+        "UPDATE core_memory.contents SET size_bytes = 50000001 WHERE content_hash IN ($1, $2)",
+        *(large.content_key, reused.content_key),
+    )
+    await stores.folders.delete(folder.id)
+    counts = await stores.counts()
+    assert (counts["contents"], counts["content_parts"]) == (2, 2)
+    kept = await stores.upload(other, data=b"reused")
+    queue = FileQueue(stores.database, worker)
+    # There may be contents of other tests.
+    while await queue.delete_next_content(60.0):
+        pass
+    assert await stores.counts() == {**REMAINING_FILE, "dropped_files": 1}
+    assert await stores.got(kept) == kept
+    stored = [part async for part in stores.contents.parts(current_project(), kept.content_key)]
+    assert stored == [b"reused"]
+    assert await stores.files.get(small.id) is None
+
+
 async def test_concurrent_deletions_and_uploads_of_the_same_bytes_stay_consistent(
     stores: Stores,
 ) -> None:
@@ -198,8 +227,9 @@ async def test_parts_of_a_broken_upload_are_found_by_the_worker(
 ) -> None:
     file = await stores.upload(await stores.folder())
     old, new = new_id("upload"), new_id("upload")
-    for upload in (old, new):
-        for part in range(3):
+    # More than one statement deletes.
+    for upload, parts in ((old, 201), (new, 3)):
+        for part in range(parts):
             await stores.uploads.put(upload, part, b"x")
     await execute(
         urls.admin_url,
@@ -207,7 +237,7 @@ async def test_parts_of_a_broken_upload_are_found_by_the_worker(
         " WHERE content_hash IN ($1, $2)",
         *(old, file.content_key),
     )
-    assert await FileQueue(stores.database, worker).delete_abandoned_uploads(7200) == 3
+    assert await FileQueue(stores.database, worker).delete_abandoned_uploads(7200) == 201
     assert (await stores.counts())["content_parts"] == 3 + 1
 
 

@@ -212,6 +212,24 @@ async def test_a_deleted_file_is_removed_from_the_index(services: Services, admi
             await asyncio.sleep(0.02)
 
 
+async def test_large_contents_are_deleted_after_their_folder(
+    services: Services, admin: Admin
+) -> None:
+    await services.start()
+    folder = await services.folder()
+    for number in range(3):
+        file = await services.upload(folder, f"{number}.txt", f"The cat {number}.".encode())
+        await services.ended(file.id)
+    await admin.value("UPDATE core_memory.contents SET size_bytes = 50000001")
+    await services.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=folder))
+    async with asyncio.timeout(30):
+        while await admin.value("SELECT count(*) FROM core_memory.contents"):
+            await asyncio.sleep(0.02)
+        while await admin.value("SELECT count(*) FROM core_memory.dropped_contents"):
+            await asyncio.sleep(0.02)
+    assert await admin.value("SELECT count(*) FROM core_memory.content_parts") == 0
+
+
 async def test_a_file_deleted_during_reading_leaves_no_rows(
     services: Services, admin: Admin
 ) -> None:

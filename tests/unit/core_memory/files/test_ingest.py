@@ -48,6 +48,10 @@ class CountedWork:
         self.looks["drop"] += 1
         return False
 
+    async def delete_next_content(self, _: float) -> bool:
+        self.looks["delete"] += 1
+        return False
+
     async def delete_abandoned_uploads(self, _: float) -> int:
         return 0
 
@@ -79,7 +83,7 @@ async def test_without_files_the_worker_checks_less_often(
     ingest: Ingest, work: CountedWork
 ) -> None:
     await work.after(0)
-    kinds = ("read", "send", "follow", "drop")
+    kinds = ("read", "send", "follow", "drop", "delete")
     assert work.looks == Counter(dict.fromkeys(kinds, 1))
     work.looks.clear()
     assert await work.after(*[POLL_S + 1] * 7) == Counter(all=3), "after 1, 2 and 4 pauses"
@@ -91,8 +95,8 @@ async def test_work_left_by_another_replica_is_found_at_one_check(
     ingest: Ingest, work: CountedWork
 ) -> None:
     await work.after(0)
-    work.waiting = frozenset({FileWork.READ, FileWork.DROP})
-    assert await work.after(POLL_S + 1) == Counter(all=1, read=1, drop=1)
+    work.waiting = frozenset({FileWork.READ, FileWork.DROP, FileWork.DELETE})
+    assert await work.after(POLL_S + 1) == Counter(all=1, read=1, drop=1, delete=1)
 
 
 async def test_after_work_the_next_check_is_soon(ingest: Ingest, work: CountedWork) -> None:
@@ -127,7 +131,7 @@ async def test_files_wait_for_turns_and_are_read_beside_turns_that_never_end(
         try:
             assert await work.after(0) == Counter(), "it waits"
             now += 0.25
-            assert await work.after(0) == Counter(follow=1) + steps
+            assert await work.after(0) == Counter(follow=1, delete=1) + steps
             ingest.wake()
             assert await work.after(0) == Counter(), "it waits again"
             now += 0.25

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from strata.shared.db import Database, DatabaseConnection, sql
@@ -94,11 +95,25 @@ _DROP_FROM_INDEX = sql(
         due_time = excluded.due_time, keep_until = greatest(d.keep_until, excluded.keep_until)
     """
 )
-_LOCK_ORPHANS = sql(
+_LOCK_CONTENTS = sql(
     """
-    SELECT content_hash FROM core_memory.contents
+    SELECT content_hash, size_bytes + char_count AS size FROM core_memory.contents
     WHERE project_id = :project AND content_hash = ANY(CAST(:contents AS text[]))
     ORDER BY content_hash FOR UPDATE
+    """
+)
+# Contents that are deleted in the transaction of the request; the worker deletes further ones.
+_MOST_DELETED = 1_000
+_MOST_DELETED_SIZE = 50_000_000
+_QUEUE_ORPHANS = sql(
+    """
+    INSERT INTO core_memory.dropped_contents (project_id, content_hash, due_time)
+    SELECT c.project_id, c.content_hash, clock_timestamp() FROM core_memory.contents c
+    WHERE c.project_id = :project AND c.content_hash = ANY(CAST(:contents AS text[]))
+      AND NOT EXISTS (SELECT 1 FROM core_memory.files f
+                      WHERE f.project_id = c.project_id AND f.content_hash = c.content_hash)
+    ORDER BY c.content_hash
+    ON CONFLICT DO NOTHING
     """
 )
 _DELETE_ORPHANS = sql(
@@ -264,8 +279,25 @@ async def _is_claimed(
 async def drop_orphans(
     connection: DatabaseConnection, project_id: str, contents: Sequence[str]
 ) -> None:
-    """Deletes the contents that no file uses, with their parts and pages."""
+    """Deletes the contents that no file uses, with their parts and pages.
+
+    Large contents, and many, are queued instead, since a statement would not delete them in its
+    time; see `delete_orphan`.
+    """
     bound = {"project": project_id, "contents": list(contents)}
     # A transaction that adds a file of such a content holds its lock until it commits.
-    await connection.execute(_LOCK_ORPHANS, bound)
+    rows = (await connection.execute(_LOCK_CONTENTS, bound)).all()
+    smallest_first = sorted(rows, key=lambda row: int(row.size))
+    sizes = accumulate(int(row.size) for row in smallest_first)
+    count = min(sum(size <= _MOST_DELETED_SIZE for size in sizes), _MOST_DELETED)
+    keys = [str(row.content_hash) for row in smallest_first]
+    for statement, chosen in ((_DELETE_ORPHANS, keys[:count]), (_QUEUE_ORPHANS, keys[count:])):
+        if chosen:
+            await connection.execute(statement, {**bound, "contents": chosen})
+
+
+async def delete_orphan(connection: DatabaseConnection, project_id: str, content: str) -> None:
+    """Deletes a content if no file uses it, whatever its size."""
+    bound = {"project": project_id, "contents": [content]}
+    await connection.execute(_LOCK_CONTENTS, bound)
     await connection.execute(_DELETE_ORPHANS, bound)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from strata.core_memory.files.domain.ports import IndexProgress
+from strata.core_memory.files.store.contents import delete_orphan
 from strata.shared.db import Database, SqlStatement, sql
 from strata.shared.project_turns import ProjectRoundRobin, projects_in_turn
 from strata.shared.waiting_work import WaitingWork, any_row_sql
@@ -206,22 +207,51 @@ _DROPPED = sql(
     WHERE d.project_id = t.project_id AND d.id = t.id AND NOT t.is_last
     """
 )
+_CLAIM_DROPPED_CONTENT = sql(
+    f"""
+    UPDATE core_memory.dropped_contents d
+    SET due_time = clock_timestamp() + make_interval(secs => :lease)
+    FROM (
+        SELECT project_id, content_hash FROM core_memory.dropped_contents WHERE {_DUE}
+        ORDER BY due_time LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) due
+    WHERE d.project_id = due.project_id AND d.content_hash = due.content_hash
+    RETURNING d.project_id, d.content_hash
+    """
+)
+_DROPPED_CONTENT = sql(
+    "DELETE FROM core_memory.dropped_contents"
+    " WHERE project_id = :project AND content_hash = :content"
+)
+# Each part has up to a megabyte: one statement would not delete thousands of them in its time.
+_PARTS_AT_ONCE = 100
 _ABANDONED = sql(
     """
-    DELETE FROM core_memory.content_parts
-    WHERE content_hash LIKE 'upload-%'
-      AND create_time < clock_timestamp() - make_interval(secs => :age)
+    DELETE FROM core_memory.content_parts p
+    USING (
+        SELECT project_id, content_hash, part FROM core_memory.content_parts
+        WHERE content_hash LIKE 'upload-%'
+          AND create_time < clock_timestamp() - make_interval(secs => :age)
+        ORDER BY create_time LIMIT :count
+    ) abandoned
+    WHERE p.project_id = abandoned.project_id AND p.content_hash = abandoned.content_hash
+      AND p.part = abandoned.part
     """
 )
 
 
 class FileWork(StrEnum):
-    """A kind of work: read a content, send chunks, follow their indexing, drop a deleted file."""
+    """A kind of work.
+
+    Read a content, send chunks, follow their indexing, drop a file from the index, or delete a
+    content.
+    """
 
     READ = "read"
     SEND = "send"
     FOLLOW = "follow"
     DROP = "drop"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +317,9 @@ class FileQueue:
                 FileWork.SEND: any_row_sql("core_memory.files", f"{_UNSENT} AND {_FREE}"),
                 FileWork.FOLLOW: any_row_sql("core_memory.files", _UNINDEXED),
                 FileWork.DROP: any_row_sql("core_memory.dropped_files", _DUE, order="due_time"),
+                FileWork.DELETE: any_row_sql(
+                    "core_memory.dropped_contents", _DUE, order="due_time"
+                ),
             },
         )
 
@@ -412,10 +445,33 @@ class FileQueue:
         async with self._worker.system_transaction() as connection:
             await connection.execute(_DROPPED, bound)
 
+    async def delete_next_content(self, lease: float) -> bool:
+        """Deletes a content that was queued when its last file was deleted; False if none waits.
+
+        Args:
+            lease: After how many seconds another process tries again if this one fails.
+        """
+        claim = (
+            await self._worker.system_execute(_CLAIM_DROPPED_CONTENT, {"lease": lease})
+        ).first()
+        if claim is None:
+            return False
+        project, content = claim.project_id, claim.content_hash
+        async with self._database.transaction(project_id=project) as connection:
+            await delete_orphan(connection, project, content)
+            await connection.execute(_DROPPED_CONTENT, {"project": project, "content": content})
+        return True
+
     async def delete_abandoned_uploads(self, age: float) -> int:
         """Removes the parts of uploads that are older than `age` seconds; returns how many."""
-        async with self._worker.system_transaction() as connection:
-            return int((await connection.execute(_ABANDONED, {"age": age})).rowcount)
+        values = {"age": age, "count": _PARTS_AT_ONCE}
+        total = 0
+        while True:
+            async with self._worker.system_transaction() as connection:
+                deleted = int((await connection.execute(_ABANDONED, values)).rowcount)
+            total += deleted
+            if deleted < _PARTS_AT_ONCE:
+                return total
 
     async def _claim(
         self, statement: SqlStatement, projects: ProjectRoundRobin, lease: float
