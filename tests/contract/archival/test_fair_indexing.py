@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from archival_stores import Stores
 from callers import as_project
+from strata.archival.domain.chunks import SetState
 from strata.shared import context
 from strata.shared.ids import new_id
 
@@ -78,3 +79,30 @@ async def test_files_of_projects_are_indexed_in_turn(stores: Stores) -> None:
     assert served == [a, b, c, a, c, a, a, a, a]
     async with stores.queue.claim() as queued:
         assert queued is None
+
+
+async def test_dropped_files_come_before_the_project_whose_turn_it_is(stores: Stores) -> None:
+    files = {}
+    for project in ("project-a", "project-b"):
+        with context.use(as_project(project)):
+            for number in range(3):
+                files[project, number] = new_id("file")
+                await stores.index_file(new_id("folder"), files[project, number], "words")
+    with context.use(as_project("project-b")):
+        # The newest sets, whose turn would come last.
+        await stores.chunks.drop([files["project-b", 2]], [])
+        await stores.index_file(new_id("folder"), files["project-b", 1], "other words")
+    served = []
+    for _ in range(7):
+        async with stores.queue.claim() as queued:
+            assert queued is not None
+            served.append((queued.project_id[-1], queued.state.value))
+            with context.use(as_project(queued.project_id)):
+                if queued.state is SetState.DROPPED:
+                    await stores.queue.delete_dropped(queued)
+                    continue
+                batch = await stores.queue.next(queued, 4)
+                assert batch is not None
+                await stores.queue.indexed(queued, batch)
+    assert served[:2] == [("b", "dropped")] * 2
+    assert [project for project, _ in served[2:]] == ["a", "b", "a", "b", "a"]

@@ -77,6 +77,26 @@ async def test_a_replaced_file_is_found_by_its_new_text_only(
     assert await in_the_index(engine) == 1
 
 
+async def test_chunks_of_dropped_files_do_not_hide_others_while_further_files_wait(
+    finder: Finder, engine: EmbeddedVectors
+) -> None:
+    folder, dropped = new_id("folder"), [new_id("file") for _ in range(3)]
+    for file in dropped:
+        lines = (f"The walrus colony number {number} eats clams." for number in range(20))
+        await finder.stores.index_file(folder, file, *lines)
+    await finder.stores.index_file(folder, new_id("file"), "A walrus was seen near the harbour.")
+    await finder.index_all()
+    for number in range(5):
+        await finder.stores.index_file(folder, new_id("file"), f"Train {number} leaves at noon.")
+    await finder.stores.chunks.drop(dropped, [])
+    # One step, which removes the dropped files and embeds a part of one that waits.
+    assert await finder.indexer.index_pending()
+    assert texts(await finder.find_chunks([folder], "walrus colony")) == [
+        "A walrus was seen near the harbour."
+    ]
+    assert await in_the_index(engine) == 2
+
+
 async def test_passages_and_files_are_indexed_in_turn(finder: Finder) -> None:
     agent, file = new_id("agent"), new_id("file")
     await finder.stores.index_file(new_id("folder"), file, *("word " * n for n in range(1, 10)))

@@ -11,6 +11,9 @@ from strata.protocol.errors import StrataError
 from strata.shared.search.indexing.indexer import CollectionCheck
 from strata.shared.telemetry import Telemetry
 
+# Files that are removed from the index before another backlog has its turn.
+_MOST_REMOVED = 50
+
 
 class PassageBacklog:
     """Passages to index.
@@ -76,7 +79,8 @@ class TombstoneBacklog:
 class ChunkBacklog:
     """Chunks of files to index or to remove, a part of one file per step.
 
-    Files can be long: after each part the file goes to the end of the queue.
+    Files can be long: after each part the file goes to the end of the queue. Several files are
+    removed per step, since that takes less time than embedding a part of one.
 
     Args:
         queue: The queue of files.
@@ -104,15 +108,18 @@ class ChunkBacklog:
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
-        async with self._queue.claim() as queued:
-            if queued is None:
-                return False
-            try:
-                await self._advance(queued)
-            except StrataError:
-                with contextlib.suppress(StrataError):
-                    await self._queue.put_back(queued)
-                raise
+        for _ in range(_MOST_REMOVED):
+            async with self._queue.claim() as queued:
+                if queued is None:
+                    return False
+                try:
+                    await self._advance(queued)
+                except StrataError:
+                    with contextlib.suppress(StrataError):
+                        await self._queue.put_back(queued)
+                    raise
+            if queued.state is SetState.SERVING:
+                break
         return True
 
     async def _advance(self, queued: QueuedSet) -> None:

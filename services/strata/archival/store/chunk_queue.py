@@ -13,9 +13,15 @@ from strata.shared.project_turns import ProjectRoundRobin, projects_in_turn
 from strata.shared.search.indexing.indexer import MOST_COUNTED, IndexLag
 from strata.shared.waiting_work import any_row_sql
 
-# In each project the longest waiting set first. A claim holds an advisory lock until its
-# transaction ends, at the latest with its process; other replicas skip the set. Candidates are
-# chosen before the first lock is tried, so that only one lock is taken.
+DROPPED = "state = 'dropped', queue_time = 'epoch'"
+"""SQL assignments that drop a set.
+
+It comes before all sets that wait for an embedding: until it is removed from the index, its chunks
+take the place of others in the results of searches.
+"""
+# In each project the longest waiting set first, but dropped sets before all. A claim holds an
+# advisory lock until its transaction ends, at the latest with its process; other replicas skip the
+# set. Candidates are chosen before the first lock is tried, so that only one lock is taken.
 _WAITING = (
     "(state <> 'serving' OR indexed_count < chunk_count)"
     " AND (state <> 'staged' OR queue_time < now() - CAST(:abandoned AS interval))"
@@ -28,13 +34,14 @@ _CLAIM = sql(
     f"""
     WITH RECURSIVE {projects_in_turn("archival.chunk_sets", _WAITING)},
     waiting AS MATERIALIZED (
-        SELECT in_turn.project_id, oldest.id, oldest.state
+        SELECT in_turn.project_id, oldest.id, oldest.state, oldest.is_first
         FROM in_turn CROSS JOIN LATERAL (
-            SELECT id, state, row_number() OVER (ORDER BY queue_time) AS place
+            SELECT id, state, queue_time = 'epoch' AS is_first,
+                   row_number() OVER (ORDER BY queue_time) AS place
             FROM archival.chunk_sets
             WHERE project_id = in_turn.project_id AND {_WAITING}
             ORDER BY queue_time LIMIT :tries) oldest
-        ORDER BY oldest.place, in_turn.turn LIMIT :tries
+        ORDER BY oldest.is_first DESC, oldest.place, in_turn.turn LIMIT :tries
     )
     SELECT * FROM waiting WHERE pg_try_advisory_xact_lock(hashtextextended(id, 1)) LIMIT 1
     """
@@ -64,7 +71,7 @@ _PUT_BACK = sql(
     "UPDATE archival.chunk_sets SET queue_time = now() WHERE project_id = :project AND id = :set"
 )
 _ABANDON = sql(
-    "UPDATE archival.chunk_sets SET state = 'dropped' WHERE project_id = :project AND id = :set"
+    f"UPDATE archival.chunk_sets SET {DROPPED} WHERE project_id = :project AND id = :set"
     " AND state = 'staged' AND queue_time < now() - CAST(:abandoned AS interval)"
 )
 # The foreign key deletes its remaining chunks.
@@ -114,7 +121,8 @@ class ChunkQueue:
     async def claim(self) -> AsyncIterator[QueuedSet | None]:
         """Claims the longest waiting set of the project whose turn it is; None if there is none.
 
-        No other replica gets it while the context is open.
+        Dropped sets come first, whose turn it may be. No other replica gets the set while the
+        context is open.
         """
         async with self._worker.system_transaction(read_only=True) as connection:
 
@@ -128,7 +136,8 @@ class ChunkQueue:
                 row = (await connection.execute(_CLAIM, bound)).one_or_none()
                 if row is None:
                     return None, ""
-                return QueuedSet(row.project_id, row.id, SetState(row.state)), row.project_id
+                queued = QueuedSet(row.project_id, row.id, SetState(row.state))
+                return queued, after if row.is_first else row.project_id
 
             yield await self._round_robin.take(look)
 

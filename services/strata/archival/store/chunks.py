@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata.archival.domain.chunks import FileChunk, FileProgress, StoredChunk, split_key
+from strata.archival.store.chunk_queue import DROPPED
 from strata.archival.store.rows import (
     CHUNK_COLUMNS,
     NEW_CHUNKS,
@@ -67,8 +68,8 @@ _SAME = sql(
     """
 )
 _RETIRE = sql(
-    """
-    UPDATE archival.chunk_sets old SET state = 'dropped', queue_time = now()
+    f"""
+    UPDATE archival.chunk_sets old SET {DROPPED}
     FROM archival.chunk_sets new
     WHERE new.project_id = :project AND new.id = :set AND new.state = 'staged'
       AND old.project_id = :project AND old.file_id = new.file_id AND old.state = 'serving'
@@ -83,21 +84,21 @@ _SERVE = sql(
     """
 )
 _DISCARD = sql(
-    "UPDATE archival.chunk_sets SET state = 'dropped', queue_time = now()"
+    f"UPDATE archival.chunk_sets SET {DROPPED}"
     " WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id"
 )
 # A folder may have millions of chunks, which one statement would not delete in its time.
 _DROPPED_AT_ONCE = 20
 # Locked in the order of their ids, as in a replacement; ids sort by creation.
 _DROP = sql(
-    """
+    f"""
     WITH dropped_sets AS (
         SELECT id FROM archival.chunk_sets
         WHERE project_id = :project AND state <> 'dropped'
           AND (file_id = ANY(CAST(:files AS text[])) OR folder_id = ANY(CAST(:folders AS text[])))
         ORDER BY id LIMIT :limit FOR UPDATE
     )
-    UPDATE archival.chunk_sets s SET state = 'dropped', queue_time = now()
+    UPDATE archival.chunk_sets s SET {DROPPED}
     FROM dropped_sets WHERE s.project_id = :project AND s.id = dropped_sets.id RETURNING s.id
     """
 )
