@@ -23,6 +23,7 @@ from strata.core_memory.files.text_extraction.formats import (
     READABLE,
     FileFormat,
     kind_of,
+    refusal_of,
 )
 from strata.protocol.errors import FieldViolation, InvalidArgumentError, StrataError
 from strata.shared.fair_slots import ANY_NUMBER, FairSlots
@@ -188,7 +189,7 @@ class _Incoming:
         self._format = await asyncio.to_thread(kind_of, name, self._header.media_type, head)
         if self._format is None:
             raise InvalidArgumentError(
-                f"The file {name!r} cannot be read. Supported formats: {READABLE}.",
+                refusal_of(name, head),
                 violations=[FieldViolation("header.name", f"must be one of {READABLE}")],
             )
 

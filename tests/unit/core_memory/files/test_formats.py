@@ -13,6 +13,7 @@ from strata.core_memory.files.text_extraction.formats import (
     FileFormat,
     encoding_of,
     kind_of,
+    refusal_of,
 )
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
@@ -71,6 +72,12 @@ def test_readable_formats_are_recognised(
 )
 def test_unreadable_formats_are_not_recognised(name: str, head: bytes) -> None:
     assert kind_of(name, "", head) is None
+
+
+def test_the_refusal_of_an_encrypted_document_names_the_password() -> None:
+    # It is no ZIP archive, so "DOCX is supported" alone would contradict its name.
+    assert "protected by a password" in refusal_of("encrypted.docx", WORD_97)
+    assert "password" not in refusal_of("image.png", PNG)
 
 
 def test_random_bytes_are_not_recognised_as_text() -> None:

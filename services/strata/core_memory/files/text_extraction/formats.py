@@ -42,12 +42,14 @@ _CODE_SUFFIXES = frozenset(
         *(".yml", ".zig", ".zsh"),
     )
 )
+# Documents of Office before 2007, and later ones that are encrypted.
+_COMPOUND_FILE = b"\xd0\xcf\x11\xe0"
 # Magic numbers of binary formats: not text, even if a decoder accepts it.
 _BINARY = (
     *(b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"II*\x00", b"MM\x00*", b"RIFF"),
     *(b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"),
     *(b"7z\xbc\xaf", b"Rar!\x1a", b"\x28\xb5\x2f\xfd", b"\x7fELF", b"MZ", b"\xca\xfe\xba\xbe"),
-    *(b"\xd0\xcf\x11\xe0", b"SQLite format 3\x00", b"OggS", b"ID3", b"fLaC", b"wOFF", b"wOF2"),
+    *(_COMPOUND_FILE, b"SQLite format 3\x00", b"OggS", b"ID3", b"fLaC", b"wOFF", b"wOF2"),
     *(b"\xcf\xfa\xed\xfe", b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\x00asm", b"%!PS-Adobe"),
 )
 # These consist of letters that a text may start with.
@@ -121,6 +123,21 @@ def kind_of(name: str, media_type: str, head: bytes) -> FileFormat | None:
     if suffix in (".pdf", ".docx") or not _is_text(head):
         return None
     return _kind_of_text(suffix, media_type)
+
+
+def refusal_of(name: str, head: bytes) -> str:
+    """Returns why a file of an unknown format cannot be read, for a person.
+
+    Args:
+        name: Its name.
+        head: See `kind_of`.
+    """
+    if head.startswith(_COMPOUND_FILE):
+        return (
+            f"The file {name!r} is an Office document that is protected by a password, or of a"
+            f" version before 2007. It cannot be read. Supported formats: {READABLE}."
+        )
+    return f"The file {name!r} cannot be read. Supported formats: {READABLE}."
 
 
 def encoding_of(head: bytes) -> str | None:
