@@ -8,7 +8,7 @@ import gc
 import hashlib
 import os
 import signal
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -103,6 +103,20 @@ class DroppingIndex(ArchivalFileIndex):
         await self.drop(project_id, file_ids=[self._dropped_id])
         async for some in chunks:
             yield some
+
+
+class SlowlyDroppingIndex(ArchivalFileIndex):
+    """The index of files; calls a function before files are dropped."""
+
+    def __init__(self, services: Services, before: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(services.network.channel("archival"), TokenSigner(services.worker_keys[0]))
+        self._before = before
+
+    async def drop(
+        self, project_id: str, *, file_ids: Sequence[str] = (), folder_ids: Sequence[str] = ()
+    ) -> None:
+        await self._before()
+        await super().drop(project_id, file_ids=file_ids, folder_ids=folder_ids)
 
 
 @pytest.fixture
@@ -328,23 +342,38 @@ async def test_an_unreadable_file_is_dropped_again_if_its_sender_was_suspended(
     assert await admin.value("SELECT id FROM core_memory.dropped_files") == file.id
 
 
-async def test_a_file_that_is_readable_again_before_it_is_dropped_is_sent_again(
+async def test_an_unreadable_file_that_is_replaced_is_not_dropped(
+    quiet: Services, stores: Stores, admin: Admin
+) -> None:
+    folder = await quiet.folder()
+    await quiet.upload(folder, "a.txt", UNREADABLE)
+    assert await stores.reading().read_next()
+    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 1
+    await quiet.upload(folder, "a.txt", b"The cat stays.", replace=True)
+    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
+
+
+async def test_an_unreadable_file_that_is_replaced_while_it_is_dropped_is_sent_again(
     quiet: Services, stores: Stores, admin: Admin
 ) -> None:
     await quiet.start_archival()
-    index = ArchivalFileIndex(quiet.network.channel("archival"), TokenSigner(quiet.worker_keys[0]))
-    indexing = FileIndexSync(stores.queue, stores.contents, index, lease=60)
     folder = await quiet.folder()
-    for data in (UNREADABLE, b"The cat stays."):
-        file = await quiet.upload(folder, "a.txt", data, replace=True)
+    file = await quiet.upload(folder, "a.txt", UNREADABLE)
+    assert await stores.reading().read_next()
+
+    async def replace() -> None:
+        await quiet.upload(folder, "a.txt", b"The cat stays.", replace=True)
         assert await stores.reading().read_next()
-    assert await indexing.send_next()
-    assert await quiet.progress(file.id) is not None
+        assert await indexing.send_next()
+        assert await quiet.progress(file.id) is not None
+
+    index = SlowlyDroppingIndex(quiet, replace)
+    indexing = FileIndexSync(stores.queue, stores.contents, index, lease=60)
     assert await indexing.drop_next()
     assert await quiet.progress(file.id) is None
-    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
     assert await indexing.send_next()
     assert await quiet.progress(file.id) is not None
+    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
 
 
 async def test_parts_of_an_abandoned_upload_are_removed(

@@ -134,8 +134,7 @@ _SEND_AGAIN = sql(
         due_time = excluded.due_time, keep_until = greatest(d.keep_until, excluded.keep_until)
     """
 )
-# Files that are in the index again after they were dropped from it: they were replaced by a content
-# that cannot be read, and then by another one.
+# Unreadable files whose content was replaced while they were dropped from the index.
 _RESTORE = sql(
     """
     UPDATE core_memory.files

@@ -79,9 +79,14 @@ _ADD = sql(
     VALUES (:project, :file, :folder, :name, :media_type, :content, :state, :time, :time)
     """
 )
-# The lease stays, so that a worker that sends the old chunks is done before the new are sent.
+# The lease stays, so that a worker that sends the old chunks is done before the new are sent. If
+# the old content was unreadable, it need not be dropped from the index any more: the new chunks
+# replace those that the index may have.
 _REPLACE = sql(
     """
+    WITH kept AS (
+        DELETE FROM core_memory.dropped_files WHERE project_id = :project AND id = :file
+    )
     UPDATE core_memory.files
     SET media_type = :media_type, content_hash = :content, state = :state, error = '',
         chunk_count = 0, indexed_count = 0, attempts = 0, create_time = :time, update_time = :time
