@@ -14,7 +14,13 @@ from callers import as_project
 from gates import gate, waiting_sessions
 from strata.archival.convert.archives import own_archive
 from strata.archival.domain.history import Author, PassageChange
-from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, ArchiveRef, Filter
+from strata.archival.domain.passages import (
+    MOST_TAGS,
+    ArchiveChange,
+    ArchiveRef,
+    Filter,
+    InsertedPassage,
+)
 from strata.archival.store import PendingPassages
 from strata.archival.store import archives as archive_store
 from strata.archival.store import passages as passage_store
@@ -347,6 +353,28 @@ async def test_a_change_of_a_passage_during_the_deletion_of_its_archive_leaves_n
     counts = " + ".join(f"(SELECT count(*) FROM archival.{table})" for table in tables)
     async with stores.database.transaction(read_only=True) as reading:
         assert (await reading.execute(sql(f"SELECT {counts}"))).scalar_one() == 0
+
+
+async def test_concurrent_batches_with_the_same_texts_in_another_order_are_stored_once(
+    stores: Stores, urls: Any
+) -> None:
+    made = await stores.archives.create(archive("notes"), "", RequestKey())
+    texts = ("first", "middle", "last")
+
+    async def insert(*texts: str) -> list[InsertedPassage]:
+        passages = [new_passage(text) for text in texts]
+        return await stores.passages.insert(ArchiveRef(archive_id=made.id), passages, archive("x"))
+
+    condition = "NEW.text = 'middle'"
+    async with gate(urls.admin_url, "archival.passages", "INSERT", condition) as connection:
+        inserting = [asyncio.create_task(insert(*order)) for order in (texts, texts[::-1])]
+        # In the given order, each would now have inserted a text that the other one needs next.
+        await waiting_sessions(connection, 2)
+    inserted, backwards = await asyncio.gather(*inserting)
+
+    assert [item.passage.text for item in inserted] == list(texts)
+    assert [item.passage.id for item in backwards[::-1]] == [item.passage.id for item in inserted]
+    assert sum(item.duplicate for item in (*inserted, *backwards)) == len(texts)
 
 
 async def test_an_archive_that_is_deleted_meanwhile_takes_no_passage(

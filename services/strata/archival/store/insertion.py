@@ -257,9 +257,16 @@ async def _store(
 
 
 async def _records(passages: Sequence[NewPassage], archive_id: str) -> str:
-    return await run_text_work(
-        (item.content.text for item in passages), lambda: to_records(passages, archive_id)
-    )
+    """Returns the records in the order of their hashes, in which the statement inserts them.
+
+    An insertion waits for a concurrent transaction that has inserted the same text. Transactions
+    with the same texts therefore need one order, or they could wait for each other.
+    """
+
+    def records() -> str:
+        return to_records(sorted(passages, key=lambda item: item.content_hash), archive_id)
+
+    return await run_text_work((item.content.text for item in passages), records)
 
 
 def _inserted(item: NewPassage, archive_id: str, row: Row) -> InsertedPassage:
