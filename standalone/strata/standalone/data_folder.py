@@ -23,7 +23,13 @@ from typing import IO, TYPE_CHECKING
 from strata.client.data_folder import DataFolderReader, Runtime
 from strata.client.settings import DATA_FOLDER_OF_ROOT
 from strata.protocol.errors import FailedPreconditionError, Reason
-from strata.standalone.files import write_atomically
+from strata.standalone.files import (
+    REPLACED_AT_START,
+    damaged_secret,
+    inaccessible_secret,
+    read_secret,
+    write_atomically,
+)
 from strata.standalone.locks import FolderLock
 from strata.standalone.postgres_binaries import unprivileged_identity
 from strata.standalone.supervisor import Identity
@@ -77,16 +83,16 @@ class DataFolder(DataFolderReader):
             self.path.mkdir(mode=mode, parents=True, exist_ok=True)
             self.path.chmod(mode)
         except OSError as error:
-            raise FailedPreconditionError(
-                f"the data folder {self.path} cannot be written: {error.strerror}",
-                reason=Reason.IN_USE,
-                metadata={"folder": str(self.path)},
-            ) from error
+            raise _unwritable(self.path, error) from error
         _check_passage(self.path, identity)
         self._lock.acquire("starting")
         self._withdraw()
         for folder in (self.postgres, self.vectors, self.secrets):
-            folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                self._lock.release()
+                raise _unwritable(folder, error) from error
 
     def close(self) -> None:
         """Unlocks the folder."""
@@ -139,6 +145,8 @@ class DataFolder(DataFolderReader):
         name: str,
         make: Callable[[], str] | None = None,
         check: Callable[[str], object] | None = None,
+        *,
+        remedy: str = "",
     ) -> str:
         """Returns a secret of this folder, created at the first call. The folder must be open.
 
@@ -146,49 +154,49 @@ class DataFolder(DataFolderReader):
             name: Its file name.
             make: Creates it; by default 32 random bytes as text.
             check: Raises `ValueError` for a text that is not such a secret.
+            remedy: What a person can do if the file is damaged; see `damaged_secret`.
 
         Raises:
-            FailedPreconditionError: The file is empty or damaged. It is not replaced, because what
-                is stored may depend on it.
+            FailedPreconditionError: The file is empty, damaged or cannot be read. It is not
+                replaced, because what is stored may depend on it.
         """
         path = self.secrets / name
-        if not path.exists():
-            write_atomically(path, make() if make is not None else secrets.token_urlsafe(32))
+        try:
+            if not path.exists():
+                write_atomically(path, make() if make is not None else secrets.token_urlsafe(32))
+        except OSError as error:
+            raise inaccessible_secret(path, error) from error
         secret = read_secret(path)
         if secret is None:
-            raise _damaged(path, "it is empty or not text")
+            raise damaged_secret(path, "it is empty or not text", remedy)
         if check is not None:
             try:
                 check(secret)
             except ValueError as error:
-                raise _damaged(path, str(error)) from error
+                raise damaged_secret(path, str(error), remedy) from error
         return secret
 
     def role_passwords(self, service: str) -> RolePasswords:
         """Returns the passwords of a service's database roles. The folder must be open."""
         # Imported here: the CLI opens folders too, and must not load the driver of the database.
-        from strata.shared.migrate import RolePasswords  # noqa: PLC0415
+        from strata.shared.migrate import RolePasswords, check_password  # noqa: PLC0415
 
-        return RolePasswords(
-            service=self.secret(f"postgres-{service}"),
-            worker=self.secret(f"postgres-{service}-worker"),
+        passwords = (
+            self.secret(path.name, check=check_password, remedy=REPLACED_AT_START)
+            for path in self.role_password_files(service)
         )
+        return RolePasswords(*passwords)
+
+    def role_password_files(self, service: str) -> tuple[Path, Path]:
+        """Returns the files of `role_passwords`: of the service's role and of its worker's."""
+        return self.secrets / f"postgres-{service}", self.secrets / f"postgres-{service}-worker"
 
 
-def read_secret(path: Path) -> str | None:
-    """Returns the text of a file without space around it; None if it has none."""
-    try:
-        return path.read_text("utf-8").strip() or None
-    except UnicodeDecodeError:
-        return None
-
-
-def _damaged(path: Path, problem: str) -> FailedPreconditionError:
+def _unwritable(folder: Path, error: OSError) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"the secret {path} is damaged: {problem}. Restore this file from a copy of the data"
-        " folder, or make a new folder from a backup (`strata restore`).",
-        reason=Reason.CORRUPT_DATA,
-        metadata={"file": str(path)},
+        f"the folder {folder} cannot be created or written: {error.strerror}",
+        reason=Reason.IN_USE,
+        metadata={"folder": str(folder)},
     )
 
 

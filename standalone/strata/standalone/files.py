@@ -1,4 +1,4 @@
-"""Atomic writing of small private files."""
+"""Small private files: atomic writing, and reading of secrets."""
 
 from __future__ import annotations
 
@@ -23,6 +23,55 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_path(path.parent)
+
+
+REPLACED_AT_START = "Delete this file and start Strata again, which then creates another one."
+"""Remedy for a secret that nothing stored depends on."""
+
+
+def read_secret(path: Path) -> str | None:
+    """Returns the text of a file without space around it; None if it has none.
+
+    Raises:
+        FailedPreconditionError: The file cannot be read; the message names it.
+    """
+    try:
+        return path.read_text("utf-8").strip() or None
+    except UnicodeDecodeError:
+        return None
+    except OSError as error:
+        raise inaccessible_secret(path, error) from error
+
+
+def inaccessible_secret(path: Path, error: OSError) -> FailedPreconditionError:
+    """Returns the error for a file of a secret that cannot be read or created."""
+    return FailedPreconditionError(
+        f"the secret {path} cannot be read or created: {error.strerror or error}. It must be a"
+        " file that the user of this process can read: change its permissions, or restore it from a"
+        " copy of the data folder.",
+        reason=Reason.CORRUPT_DATA,
+        metadata={"file": str(path)},
+    )
+
+
+def damaged_secret(path: Path, problem: str, remedy: str = "") -> FailedPreconditionError:
+    """Returns the error for a secret that was changed.
+
+    Args:
+        path: Its file.
+        problem: What is wrong with it, a clause.
+        remedy: What to do, in sentences; by default to restore the file.
+    """
+    return FailedPreconditionError(
+        f"the secret {path} is damaged: {problem}. "
+        + (
+            remedy
+            or "Restore this file from a copy of the data folder, or make a new folder from a"
+            " backup (`strata restore`)."
+        ),
+        reason=Reason.CORRUPT_DATA,
+        metadata={"file": str(path)},
+    )
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strata.protocol.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.standalone.files import damaged_secret, read_secret
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import pick_port
 from strata.standalone.postgres_binaries import (
@@ -141,7 +142,7 @@ class EmbeddedPostgres:
         if password is None:
             if user != SUPERUSER:
                 raise ValueError(f"the password of {user} is not known here; pass it")
-            password = self._password_file.read_text().strip()
+            password = self._superuser_password()
         return _url(user, password, self.port, database)
 
     def url_of_running(self, *, database: str) -> str:
@@ -153,7 +154,7 @@ class EmbeddedPostgres:
         port = self._last_port()
         if port is None:
             raise UnavailableError(f"PostgreSQL has not run on {self.folder}")
-        return _url(SUPERUSER, self._password_file.read_text().strip(), port, database)
+        return _url(SUPERUSER, self._superuser_password(), port, database)
 
     async def start(self) -> None:
         """Starts the server and waits until it serves; creates its data if there is none.
@@ -188,8 +189,15 @@ class EmbeddedPostgres:
         await self._supervisor.wait_serving()
 
     @property
-    def _password_file(self) -> Path:
+    def password_file(self) -> Path:
+        """File with the password of the superuser."""
         return self.folder / "superuser.password"
+
+    def _superuser_password(self) -> str:
+        password = read_secret(self.password_file)
+        if password is None:
+            raise damaged_secret(self.password_file, "it is empty or not text")
+        return password
 
     def _last_port(self) -> int | None:
         try:
@@ -258,7 +266,7 @@ class EmbeddedPostgres:
         if process.returncode != 0:
             raise UnavailableError(f"initdb failed: {process.stderr.decode('utf-8', 'replace')}")
         # The password is stored first, because data without its password could not be used.
-        _write_secret(self._password_file, password)
+        _write_secret(self.password_file, password)
         building.rename(self._data)
 
     def _locale(self) -> list[str]:

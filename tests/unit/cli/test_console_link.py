@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from strata.cli.console_link import show_console
+from strata.cli.console_link import new_link, show_console
 from strata.cli.failures import EXIT_UNREACHABLE, EXIT_USAGE
 from strata.cli.main import app
 from strata.gateway.console.sealing import Sealer
@@ -46,6 +46,13 @@ def test_up_prints_the_address_and_a_link_without_the_key(folder: DataFolder) ->
     assert link.startswith("http://127.0.0.1:7680/console/sign-in/link?token=")
     assert KEY not in out.getvalue()
     assert key_in(link, folder) == KEY
+
+
+def test_link_signs_in_if_an_editor_ended_the_lines_of_the_secrets(folder: DataFolder) -> None:
+    for name in ("key-pepper", "api-key"):
+        file = folder.secrets / name
+        file.write_text(f"{file.read_text()}\n")
+    assert key_in(new_link(folder, "http://127.0.0.1:7680"), folder) == KEY
 
 
 def test_command_prints_a_new_link_of_the_running_server(folder: DataFolder) -> None:

@@ -25,7 +25,8 @@ def new_link(folder: DataFolderReader, http_url: str) -> str:
     Raises:
         OSError: The secrets cannot be read.
     """
-    secret = (folder.secrets / "key-pepper").read_text()
+    # As the server reads it: an editor may have added the end of the line.
+    secret = (folder.secrets / "key-pepper").read_text().strip()
     api_key = (folder.secrets / API_KEY_FILE).read_text().strip()
     for wildcard in _WILDCARDS:
         http_url = http_url.replace(wildcard, _LOOPBACK)

@@ -6,7 +6,8 @@ all other keys can be created with calls of `AdminService`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import hmac
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -140,6 +141,25 @@ async def ensure_local_project(
         return FirstKey(organization_id, project_id, secret, created=True)
 
 
+async def is_other_pepper(settings: GatewaySettings, known_keys: Iterable[str]) -> bool:
+    """Returns whether the pepper is not the one with which known keys were made.
+
+    A wrong pepper would invalidate all keys without an error. It is wrong if known keys are stored
+    and none of them has the stored hash; if only some do not, those were changed themselves.
+
+    Args:
+        settings: The gateway's, for databases and pepper.
+        known_keys: Keys of earlier calls, valid or not.
+
+    Raises:
+        UnavailableError: The database cannot be reached.
+        ValueError: No pepper is configured.
+    """
+    async with _opened(settings) as parts:
+        matches = [await parts.has_stored_hash(key) for key in known_keys]
+    return False in matches and True not in matches
+
+
 class _Parts:
     def __init__(self, database: Database, worker: Database, hasher: Hasher) -> None:
         self._database = database
@@ -169,12 +189,22 @@ class _Parts:
             await connection.execute(_PROJECT, values)
             return str((await connection.execute(_PROJECT_ID, values)).scalar_one())
 
+    async def has_stored_hash(self, key: str) -> bool | None:
+        """Returns whether a key has the hash that is stored; None if none is stored."""
+        record = await self._record(key)
+        if record is None:
+            return None
+        return hmac.compare_digest(record.secret_hash, self._hasher.digest(key))
+
+    async def _record(self, key: str) -> KeyRecord | None:
+        key_id = key_id_of(key)
+        return None if key_id is None else await PostgresKeyLookup(self._worker).find(key_id)
+
     async def valid(self, key: str | None) -> KeyRecord | None:
         """Returns the record of a key that is valid now."""
-        key_id = key_id_of(key) if key is not None else None
-        if key is None or key_id is None:
+        if key is None:
             return None
-        record = await PostgresKeyLookup(self._worker).find(key_id)
+        record = await self._record(key)
         digest, now = self._hasher.digest(key), SystemClock().now()
         return record if record is not None and record.valid(digest, now) else None
 

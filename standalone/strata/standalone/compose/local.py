@@ -10,7 +10,12 @@ from typing import Any
 
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.client.target import API_KEY_FILE, ORGANIZATION_KEY_FILE
-from strata.gateway.auth.bootstrap import ensure_local_project, ensure_organization_key
+from strata.gateway.auth.bootstrap import (
+    ensure_local_project,
+    ensure_organization_key,
+    is_other_pepper,
+)
+from strata.gateway.auth.domain import Hasher
 from strata.gateway.settings import DEFAULT_HTTP_PORT, DEFAULT_METRICS_PORT, GatewaySettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.logs import LogFormat, LogLevel
@@ -21,14 +26,21 @@ from strata.standalone.chat_model.settings import LocalDemoSettings
 from strata.standalone.compose.model import ChatModelSettings, prepare_model
 from strata.standalone.compose.services import ALL_SERVICES
 from strata.standalone.compose.storage import Storage, open_storage
-from strata.standalone.data_folder import DataFolder, read_secret
-from strata.standalone.files import write_atomically
+from strata.standalone.data_folder import DataFolder
+from strata.standalone.files import (
+    REPLACED_AT_START,
+    damaged_secret,
+    read_secret,
+    write_atomically,
+)
 from strata.standalone.ports import PortClaims
 
 HOST = "127.0.0.1"
 # For the person at the terminal.
 DEFAULT_LOG_LEVEL: LogLevel = "WARNING"
 DEFAULT_LOG_FORMAT: LogFormat = "console"
+PEPPER_FILE = "key-pepper"
+"""Name of the secret with which API keys are hashed."""
 # A server that listens on one of these is reached at 127.0.0.1.
 _REACHED_ON_LOOPBACK = (HOST, "localhost", "0.0.0.0", "::", "[::]")  # noqa: S104 - compared only
 # Each connection is a process of PostgreSQL's; more of them serve two cores no faster.
@@ -177,7 +189,8 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
 
     Raises:
         WrongSettingError: The environment holds a setting of a service that it cannot have.
-        FailedPreconditionError: A file of the TLS settings cannot be used.
+        FailedPreconditionError: A file of the TLS settings cannot be used, or a secret of the
+            folder is damaged.
     """
     _check_settings()
     private_key = _signing_key(folder, "token-signing-key")
@@ -206,7 +219,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         database_url=database.service_url,
         worker_database_url=database.worker_url,
         token_private_key=private_key,
-        key_pepper=folder.secret("key-pepper"),
+        key_pepper=folder.secret(PEPPER_FILE, check=Hasher),
         master_keys=tuple(_master_key(folder, "gateway-master-key").split()),
         # The lock of the data folder excludes a second gateway.
         only_replica=True,
@@ -255,7 +268,10 @@ def _master_keys(folder: DataFolder) -> tuple[str, str]:
 
 
 def _signing_key(folder: DataFolder, name: str) -> str:
-    return folder.secret(name, lambda: generate_key_pair()[0], public_key_of)
+    # Tokens are valid for minutes and made anew after a start.
+    return folder.secret(
+        name, lambda: generate_key_pair()[0], public_key_of, remedy=REPLACED_AT_START
+    )
 
 
 def _master_key(folder: DataFolder, name: str, earlier: str = "") -> str:
@@ -268,7 +284,21 @@ def _master_key(folder: DataFolder, name: str, earlier: str = "") -> str:
 
 
 async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
-    """Creates the organization key of the folder, and the project and API key for commands."""
+    """Creates the organization key of the folder, and the project and API key for commands.
+
+    Raises:
+        FailedPreconditionError: The pepper is not that of the existing keys.
+    """
+    names = (ORGANIZATION_KEY_FILE, API_KEY_FILE)
+    known_keys = [key for name in names if (key := _kept_key(folder, name)[1]) is not None]
+    if await is_other_pepper(gateway, known_keys):
+        raise damaged_secret(
+            folder.secrets / PEPPER_FILE,
+            "the API keys were made with another one",
+            "Restore this file from a copy of the data folder. Without a copy, delete"
+            f" {' and '.join(names)} beside it and start Strata again: it then makes new ones, and"
+            " no other API key that exists works any more.",
+        )
     path, stored_key = _kept_key(folder, ORGANIZATION_KEY_FILE)
     organization = await ensure_organization_key(gateway, known_key=stored_key)
     if organization.created:

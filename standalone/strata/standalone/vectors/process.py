@@ -12,6 +12,12 @@ from pathlib import Path
 
 import strata
 from strata.protocol.errors import UnavailableError
+from strata.standalone.files import (
+    REPLACED_AT_START,
+    damaged_secret,
+    read_secret,
+    write_atomically,
+)
 from strata.standalone.locks import FolderLock
 from strata.standalone.ports import EXIT_PORT_TAKEN, pick_port
 from strata.standalone.supervisor import (
@@ -142,10 +148,11 @@ class EmbeddedVectors:
     def _key(self) -> str:
         path = self.folder / "api_key"
         if not path.exists():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(32))
-        return path.read_text().strip()
+            write_atomically(path, secrets.token_urlsafe(32))
+        key = read_secret(path)
+        if key is None:
+            raise damaged_secret(path, "it is empty or not text", REPLACED_AT_START)
+        return key
 
     def _last_port(self) -> int | None:
         try:
