@@ -22,7 +22,7 @@ from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetcher import Fetcher
 
 _BATCH = 64
-_MOST_FAILING = 10_000
+_MOST_OUTCOMES = 10_000
 # Principal of the requests to receivers; it has no scopes and no token.
 _PRINCIPAL = "webhooks"
 
@@ -39,21 +39,42 @@ class SendTerms:
             slow receivers do not block other projects.
         max_failing_of_project: Maximum number of concurrent deliveries of one project to webhooks
             whose last attempt failed, so that they do not block its other webhooks. Each such
-            webhook gets one at a time.
+            webhook gets one at a time, as does one that has had no attempt of this gateway.
+        slow_after_s: Seconds after which a delivery without an answer is slow. Until it ends, its
+            webhook counts as one whose last attempt failed.
+        max_slow_of_project: Maximum number of slow deliveries of one project that do not count
+            towards `max_concurrent_of_project`, so that webhooks that begin to hang do not block
+            its other webhooks until the time limit of a request.
     """
 
     max_concurrent: int = 64
     max_concurrent_of_project: int = 8
     max_failing_of_project: int = 4
+    slow_after_s: float = 1.0
+    max_slow_of_project: int = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ActiveDelivery:
     """A delivery that is being sent."""
 
     project_id: str
     webhook_id: str
     task: asyncio.Task[bool]
+    is_slow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The outcome of the last attempt of a webhook.
+
+    Attributes:
+        project_id: The project of the webhook.
+        failed: Whether it failed, or is slow.
+    """
+
+    project_id: str
+    failed: bool
 
 
 class WebhookSender:
@@ -84,8 +105,8 @@ class WebhookSender:
         self._fetcher = fetcher
         self._terms = terms
         self._active: dict[str, _ActiveDelivery] = {}
-        # The projects of webhooks whose last attempt by this gateway failed, the latest last.
-        self._failing: dict[str, str] = {}
+        # Of webhooks that this gateway has attempted, the latest last.
+        self._outcomes: dict[str, _Outcome] = {}
         self._limited = False
         self._wake = asyncio.Event()
 
@@ -128,22 +149,36 @@ class WebhookSender:
 
     def _has_slot(self, project_id: str) -> bool:
         """Returns whether another delivery of a project may be sent now."""
-        of_project = sum(active.project_id == project_id for active in self._active.values())
+        are_slow = [
+            active.is_slow for active in self._active.values() if active.project_id == project_id
+        ]
+        of_project = len(are_slow) - min(sum(are_slow), self._terms.max_slow_of_project)
         has_slot = not self._all_slots_used() and of_project < self._terms.max_concurrent_of_project
         self._limited |= not has_slot
         return has_slot
 
     def _full_webhooks(self, project_id: str) -> set[str]:
-        """Returns the failing webhooks to which no more deliveries of a project may be sent now."""
+        """Returns the webhooks of a project to which no more deliveries may be sent now."""
         attempted = {
             active.webhook_id
             for active in self._active.values()
-            if active.project_id == project_id and active.webhook_id in self._failing
+            if active.project_id == project_id and not self._has_succeeded(active.webhook_id)
         }
         self._limited |= bool(attempted)
-        if len(attempted) < self._terms.max_failing_of_project:
+        if sum(webhook in self._outcomes for webhook in attempted) < (
+            self._terms.max_failing_of_project
+        ):
             return attempted
-        return {webhook for webhook, project in self._failing.items() if project == project_id}
+        return attempted | {
+            webhook
+            for webhook, outcome in self._outcomes.items()
+            if outcome.failed and outcome.project_id == project_id
+        }
+
+    def _has_succeeded(self, webhook_id: str) -> bool:
+        """Returns whether the last attempt of a webhook by this gateway succeeded."""
+        outcome = self._outcomes.get(webhook_id)
+        return outcome is not None and not outcome.failed
 
     async def _start_some(self, project_id: str) -> int:
         """Starts to send due deliveries of a project; returns their number, 0 at its limits."""
@@ -167,9 +202,19 @@ class WebhookSender:
 
     def _start(self, project_id: str, delivery: DueDelivery) -> None:
         task = asyncio.create_task(self._send(project_id, delivery.id))
-        self._active[delivery.id] = _ActiveDelivery(project_id, delivery.webhook_id, task)
+        active = _ActiveDelivery(project_id, delivery.webhook_id, task)
+        self._active[delivery.id] = active
+
+        def note_slow() -> None:
+            active.is_slow = True
+            self._note_outcome(project_id, delivery.webhook_id, failed=True)
+            if self._limited:
+                self.wake()
+
+        slow_timer = asyncio.get_running_loop().call_later(self._terms.slow_after_s, note_slow)
 
         def finish(ended: asyncio.Task[bool]) -> None:
+            slow_timer.cancel()
             del self._active[delivery.id]
             # A delivery that could not be completed waits for the next poll.
             if self._limited and not ended.cancelled() and ended.result():
@@ -177,12 +222,11 @@ class WebhookSender:
 
         task.add_done_callback(finish)
 
-    def _note_outcome(self, project_id: str, webhook_id: str, *, delivered: bool) -> None:
-        self._failing.pop(webhook_id, None)
-        if not delivered:
-            self._failing[webhook_id] = project_id
-            if len(self._failing) > _MOST_FAILING:
-                del self._failing[next(iter(self._failing))]
+    def _note_outcome(self, project_id: str, webhook_id: str, *, failed: bool) -> None:
+        self._outcomes.pop(webhook_id, None)
+        self._outcomes[webhook_id] = _Outcome(project_id, failed)
+        if len(self._outcomes) > _MOST_OUTCOMES:
+            del self._outcomes[next(iter(self._outcomes))]
 
     async def _send(self, project_id: str, delivery_id: str) -> bool:
         """Attempts a delivery; returns whether the attempt could be completed."""
@@ -204,7 +248,7 @@ class WebhookSender:
             return
         result = await self._try(project_id, attempt)
         webhook_id = attempt.delivery.webhook_id
-        self._note_outcome(project_id, webhook_id, delivered=result.delivered)
+        self._note_outcome(project_id, webhook_id, failed=not result.delivered)
         spread = random.uniform(0.8, 1.2)  # noqa: S311
         await self._store.note(project_id, attempt, result, spread=spread)
 
