@@ -9,16 +9,24 @@ from dataclasses import dataclass
 from strata.api.recall.v1 import message_service_pb2
 from strata.gateway.registry import PROXIED_SERVICES
 from strata.gateway.runs.clients import AgentDirectory
-from strata.gateway.servicers.proxy import AfterSuccess, Around, proxied_service
+from strata.gateway.servicers.proxy import (
+    AfterAnswer,
+    AfterSuccess,
+    Around,
+    Trailing,
+    proxied_service,
+)
 from strata.shared.context import require_caller
 from strata.shared.partitions import not_configured
 from strata.shared.service import GrpcService, Wiring
 
 _CREATE_AGENT = "/strata.api.agent_loop.v1.AgentService/CreateAgent"
+_COMPACT_CONVERSATION = "/strata.api.agent_loop.v1.AgentService/CompactConversation"
 _DELETE_AGENT = "/strata.api.agent_loop.v1.AgentService/DeleteAgent"
 _ATTACH_FOLDER = "/strata.api.core_memory.v1.FileService/AttachFolder"
 _DELETE_GROUP = "/strata.api.agent_loop.v1.GroupService/DeleteGroup"
 _LIST_MESSAGES = "/strata.api.recall.v1.MessageService/ListMessages"
+_PROBE_MODEL = "/strata.api.agent_loop.v1.ModelService/ProbeModel"
 _SENT_AS_TEXT = message_service_pb2.ListMessagesRequest(
     send_message_as_text=True
 ).SerializeToString()
@@ -33,12 +41,16 @@ class CallHooks:
         deleting_agent: The context in which an agent is deleted, by the request.
         attaching_folder: The context in which a folder is attached, by the request.
         group_deleted: Awaited with the request after a group was deleted.
+        conversation_compacted: Awaited after a conversation was compacted, or could not be.
+        model_probed: Awaited after a model was probed.
     """
 
     creating_agent: Around
     deleting_agent: Around
     attaching_folder: Around
     group_deleted: AfterSuccess
+    conversation_compacted: AfterAnswer
+    model_probed: AfterAnswer
 
 
 class _HooksByCaller:
@@ -62,6 +74,12 @@ class _HooksByCaller:
 
     async def group_deleted(self, request: bytes) -> None:
         await self._of_caller().group_deleted(request)
+
+    async def conversation_compacted(self, request: bytes, trailing: Trailing) -> None:
+        await self._of_caller().conversation_compacted(request, trailing)
+
+    async def model_probed(self, request: bytes, trailing: Trailing) -> None:
+        await self._of_caller().model_probed(request, trailing)
 
     def _of_caller(self) -> CallHooks:
         partition = require_caller().partition
@@ -92,6 +110,10 @@ def forwarded_services(
                 _CREATE_AGENT: by_caller.creating_agent,
                 _DELETE_AGENT: by_caller.deleting_agent,
                 _ATTACH_FOLDER: by_caller.attaching_folder,
+            },
+            after_answer={
+                _COMPACT_CONVERSATION: by_caller.conversation_compacted,
+                _PROBE_MODEL: by_caller.model_probed,
             },
         )
         for service, descriptors in PROXIED_SERVICES.items()

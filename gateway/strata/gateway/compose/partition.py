@@ -20,6 +20,7 @@ from strata.gateway.retention.worker import RetentionTerms, RetentionWorker
 from strata.gateway.runs.dispatch.default_answers import DefaultAnswers
 from strata.gateway.runs.domain import timing
 from strata.gateway.runs.store.run_queue import RunQueue
+from strata.gateway.runs.usage_outside_runs import UsageOutsideRuns
 from strata.gateway.runs_of_projects import RunsOfPartition
 from strata.gateway.schedules.domain import ScheduleTerms
 from strata.gateway.schedules.runner import ScheduleRunner
@@ -59,6 +60,8 @@ async def build_partition(
     webhooks = _build_webhooks(common, databases, runs)
     agents = _build_agents(common, databases, runs, schedules.servicer)
 
+    usage = UsageOutsideRuns(runs.store)
+
     @asynccontextmanager
     async def attaching_folder(request: bytes) -> AsyncIterator[None]:
         async with runs.ingestion.recorded(request):
@@ -79,6 +82,8 @@ async def build_partition(
             deleting_agent=agents.deletions.recorded,
             group_deleted=runs.servicer.cancel_runs_of_deleted_group,
             attaching_folder=attaching_folder,
+            conversation_compacted=usage.of_compaction,
+            model_probed=usage.of_probe,
         ),
     )
 

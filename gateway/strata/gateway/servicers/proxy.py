@@ -9,7 +9,7 @@ and trailing metadata of the service are returned unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Never
 
@@ -21,10 +21,13 @@ from strata.protocol.errors import Reason, StrataError, UnavailableError
 from strata.protocol.final_status import is_failed_write
 from strata.protocol.shapes import ClientMethod, RpcShape
 from strata.protocol.status import DETAILS_KEY, WireStatus, code_of
+from strata.shared.call_usage import USAGE_KEY
 from strata.shared.clock_skew import SERVER_HOST_KEY
 from strata.shared.context import current_project
 from strata.shared.interceptors.pipeline import rpc_handler
 from strata.shared.service import GrpcService
+
+_INTERNAL_KEYS = (SERVER_HOST_KEY, USAGE_KEY)
 
 AfterCall = Callable[[str], None]
 """Called with the project when a forwarded call has ended, successful or not."""
@@ -37,6 +40,13 @@ AfterSuccess = Callable[[bytes], Awaitable[None]]
 gets the answer. It must not raise."""
 
 
+Trailing = Iterable[tuple[str, str | bytes]]
+AfterAnswer = Callable[[bytes, Trailing], Awaitable[None]]
+"""Awaited with the request and the trailing metadata of the service when a forwarded call of a
+unary method was answered, by a response or an error, before the caller gets the answer. It must not
+raise."""
+
+
 def proxied_service(
     descriptor: ServiceDescriptor,
     channel: grpc.aio.Channel,
@@ -44,6 +54,7 @@ def proxied_service(
     after_success: Mapping[str, AfterSuccess] | None = None,
     defaults: Mapping[str, bytes] | None = None,
     around: Mapping[str, Around] | None = None,
+    after_answer: Mapping[str, AfterAnswer] | None = None,
 ) -> GrpcService:
     """Returns a gRPC service that forwards all methods to another service.
 
@@ -55,6 +66,7 @@ def proxied_service(
         defaults: Serialised requests with default values, by path of a unary method; fields that
             the client sets override them.
         around: Contexts of calls, by path of a unary method.
+        after_answer: Callbacks after each answer, by path of a unary method.
     """
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in descriptor.methods:
@@ -68,6 +80,7 @@ def proxied_service(
             (after_success or {}).get(path),
             (defaults or {}).get(path, b""),
             (around or {}).get(path),
+            (after_answer or {}).get(path),
         )
         handlers[path] = rpc_handler(shape, forwarder.handle)
     return GrpcService(descriptor.full_name, _add, _Handlers(handlers))
@@ -98,6 +111,7 @@ class _Forwarder:
         after_success: AfterSuccess | None,
         default: bytes,
         around: Around | None,
+        after_answer: AfterAnswer | None,
     ) -> None:
         self._method = method
         self._start = method.open_on(channel)
@@ -105,6 +119,7 @@ class _Forwarder:
         self._after_success = after_success
         self._default = default
         self._around = around
+        self._after_answer = after_answer
 
     async def handle(self, request: Any, context: Any) -> Any:
         """Forwards one call.
@@ -120,6 +135,8 @@ class _Forwarder:
             async with nullcontext() if self._around is None else self._around(request):
                 response = await self._forward(request, context)
         except StrataError as error:
+            if isinstance(error.__cause__, grpc.aio.AioRpcError):
+                await self._note_answer(request, error.__cause__.trailing_metadata())
             await self._refuse(error, context)
         if self._after_success is not None:
             # Run the callback even if the caller leaves meanwhile.
@@ -136,7 +153,10 @@ class _Forwarder:
             requests = None
         try:
             response = await self._response(call, context, requests)
-            await _relay_trailing(call, context)
+            trailing = await call.trailing_metadata()
+            await self._note_answer(request, trailing)
+            if relayed := _without_internal(trailing):
+                context.set_trailing_metadata(relayed)
             return response
         finally:
             if requests is not None:
@@ -155,6 +175,11 @@ class _Forwarder:
                 requests.raise_failure()
             raise
         return None
+
+    async def _note_answer(self, request: bytes, trailing: Trailing | None) -> None:
+        if self._after_answer is not None:
+            # Run the callback even if the caller leaves meanwhile.
+            await asyncio.shield(self._after_answer(request, trailing or ()))
 
     def _end_call(self, call: Any) -> None:
         # Cancels the forwarded call if the caller left; a finished call ignores it.
@@ -229,10 +254,4 @@ class _RequestForwarding:
 
 
 def _without_internal(trailing: Any) -> tuple[tuple[str, str | bytes], ...]:
-    return tuple(entry for entry in trailing or () if entry[0] != SERVER_HOST_KEY)
-
-
-async def _relay_trailing(call: Any, context: Any) -> None:
-    trailing = _without_internal(await call.trailing_metadata())
-    if trailing:
-        context.set_trailing_metadata(trailing)
+    return tuple(entry for entry in trailing or () if entry[0] not in _INTERNAL_KEYS)

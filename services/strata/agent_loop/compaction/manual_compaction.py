@@ -13,6 +13,7 @@ from strata.agent_loop.context.inspection import NextRequest
 from strata.agent_loop.context.token_budget import TokenBudget
 from strata.agent_loop.domain.agent.agents import CompactionSettings
 from strata.agent_loop.domain.conversation.messages import Message
+from strata.agent_loop.domain.model.usage_count import Count, uncounted
 from strata.agent_loop.domain.ports import Models, Recall
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.protocol.errors import FailedPreconditionError, Reason
@@ -70,7 +71,11 @@ class ManualCompaction:
         self._telemetry = telemetry
 
     async def compact(
-        self, agent_id: str, conversation_id: str, settings: CompactionSettings | None = None
+        self,
+        agent_id: str,
+        conversation_id: str,
+        settings: CompactionSettings | None = None,
+        count: Count = uncounted,
     ) -> CompactionResult:
         """Compacts a window, full or not.
 
@@ -78,6 +83,7 @@ class ManualCompaction:
             agent_id: The agent.
             conversation_id: Its conversation.
             settings: Settings that override the agent's for this compaction.
+            count: Counts the tokens of each reply, even if the compaction fails afterwards.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
@@ -95,7 +101,7 @@ class ManualCompaction:
         view, token_budget = inspected.view, inspected.token_budget(self._tokens)
         fixed, held = inspected.fixed_bytes, view.size(window.messages[1:])
         before = token_budget.estimate(fixed + held)
-        summarizer = Summarizer(self._models, self._tokens, agent, bound)
+        summarizer = Summarizer(self._models, self._tokens, agent, bound, count)
         compactor = Compactor(agent, summarizer, self._recall, self._clock, self._telemetry)
         compacted = await compactor.compact(window, view, _space(inspected, token_budget), None)
         if compacted is None:

@@ -8,7 +8,7 @@ gives a usable summary in time, an extract is used.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -18,11 +18,11 @@ from strata.agent_loop.domain.agent.agents import Agent, ModelConfig
 from strata.agent_loop.domain.conversation.messages import Message, SummaryPart
 from strata.agent_loop.domain.model.chat import ChatMessage, ModelReply, ModelRequest
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.usage_count import Count, uncounted
 from strata.agent_loop.domain.ports import BoundModel, Models
 from strata.agent_loop.models.tokens import TokenEstimator, request_bytes
 from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, summary_prompt
 from strata.shared.logs import get_logger
-from strata.shared.usage import Usage
 
 CALL_SECONDS = 120.0
 """Time limit of one model call; a user waits for the turn."""
@@ -48,14 +48,6 @@ class Summary:
     rung: str
 
 
-Count = Callable[[Usage, str], Awaitable[None]]
-"""Counts the tokens of a reply as soon as it has arrived; arguments: usage, handle of the model."""
-
-
-async def _uncounted(usage: Usage, handle: str) -> None:
-    """Counts nothing."""
-
-
 class TooLongError(Exception):
     """The transcript does not fit into the model's window, by estimate or by provider error."""
 
@@ -77,7 +69,7 @@ class Summarizer:
         tokens: TokenEstimator,
         agent: Agent,
         bound: BoundModel | Callable[[], BoundModel] | None,
-        count: Count = _uncounted,
+        count: Count = uncounted,
     ) -> None:
         self._models = models
         self._tokens = tokens

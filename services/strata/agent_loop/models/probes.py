@@ -27,6 +27,7 @@ from strata.agent_loop.domain.model.chat import (
     ToolSchema,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.domain.model.usage_count import Count, uncounted
 from strata.agent_loop.models.presets.table import PRESETS
 from strata.agent_loop.models.registry import ModelEndpoint
 
@@ -109,23 +110,28 @@ async def ask_server(endpoint: ModelEndpoint, model: str) -> list[ModelFinding]:
     return findings
 
 
-async def ask_model(chat: ChatModel) -> list[ModelFinding]:
+async def ask_model(chat: ChatModel, handle: str, count: Count = uncounted) -> list[ModelFinding]:
     """Sends two tiny requests: one for a word, one for a tool call.
+
+    Args:
+        chat: The model.
+        handle: Its handle.
+        count: Counts the tokens of each reply.
 
     Raises:
         ModelError: The model does not answer; TIMEOUT after `MODEL_SECONDS`.
     """
     try:
         async with asyncio.timeout(MODEL_SECONDS):
-            return await _ask(chat)
+            return await _ask(_Asker(chat, handle, count))
     except TimeoutError as error:
         message = f"It did not complete its reply within {MODEL_SECONDS:g} s."
         raise ModelError(ModelErrorKind.TIMEOUT, message) from error
 
 
-async def _ask(chat: ChatModel) -> list[ModelFinding]:
+async def _ask(asker: _Asker) -> list[ModelFinding]:
     plain = ModelRequest([ChatMessage.user("Answer with the word OK.")], max_tokens=_REPLY_TOKENS)
-    reply = await _reply(chat, plain)
+    reply = await asker.reply(plain)
     tokens = f"{reply.usage.prompt_tokens} tokens in, {reply.usage.completion_tokens} out"
     findings = [ModelFinding("answers", f"yes ({tokens})", "a request")]
     if reply.model:
@@ -139,19 +145,29 @@ async def _ask(chat: ChatModel) -> list[ModelFinding]:
         max_tokens=_REPLY_TOKENS,
     )
     try:
-        called = (await _reply(chat, calling)).tool_calls
+        called = (await asker.reply(calling)).tool_calls
         tools = "yes" if called else "no: it answered without the requested call"
     except ModelError as error:
         tools = f"no: {error.message}"
     return [*findings, ModelFinding("tool calls", tools, "a request")]
 
 
-async def _reply(chat: ChatModel, request: ModelRequest) -> ModelReply:
-    async with aclosing(chat.stream(request)) as events:
-        async for event in events:
-            if isinstance(event, ModelReply):
-                return event
-    raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """A model whose replies are counted; see `ask_model`."""
+
+    chat: ChatModel
+    handle: str
+    count: Count
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """Returns the reply to a request."""
+        async with aclosing(self.chat.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, ModelReply):
+                    await self.count(event.usage, self.handle)
+                    return event
+        raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
 
 
 async def _read(

@@ -16,6 +16,7 @@ from strata.agent_loop.domain.model.errors import (
     naming_key,
 )
 from strata.agent_loop.domain.model.keys import SealedKey
+from strata.agent_loop.domain.model.usage_count import Count, uncounted
 from strata.agent_loop.domain.ports import BoundModel
 from strata.agent_loop.models.factory import EndpointModels, ModelFactory
 from strata.agent_loop.models.keyring import Keyring
@@ -186,7 +187,12 @@ class ModelProvider:
         return endpoint_models
 
     async def probe(
-        self, handle: str, keys: Sequence[SealedKey] = (), *, ask: bool = True
+        self,
+        handle: str,
+        keys: Sequence[SealedKey] = (),
+        *,
+        ask: bool = True,
+        count: Count = uncounted,
     ) -> tuple[list[ModelFinding], list[str]]:
         """Probes a model: reads documentation tables, queries its server, and optionally the model.
 
@@ -194,6 +200,7 @@ class ModelProvider:
             handle: ``provider/model``.
             keys: The stored keys to use.
             ask: Also send tiny requests to the model.
+            count: Counts the tokens of the replies.
 
         Returns:
             The findings, and a sentence for each problem.
@@ -230,7 +237,7 @@ class ModelProvider:
         if ask:
             try:
                 bound = await self.bind(ModelConfig(handle=handle), keys)
-                findings += await ask_model(bound.chat)
+                findings += await ask_model(bound.chat, handle, count)
             except ModelError as error:
                 explained = naming_key(error, endpoint.key_described)
                 problems.append(f"The model did not answer: {explained.message}")

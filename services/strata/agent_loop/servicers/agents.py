@@ -32,6 +32,7 @@ from strata.agent_loop.domain.agent.agents import Agent
 from strata.agent_loop.domain.agent.store import AgentStore
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.library import PromptLibrary
+from strata.agent_loop.servicers.call_usage import reported_usage
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import FieldViolation, InvalidArgumentError
@@ -202,7 +203,10 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         """Compacts the window of a conversation now."""
         conversation_id = _conversation_of(request)
         settings = self._lifecycle.check_compaction(compaction_of(request))
-        freed = await self._compaction.compact(request.agent_id, conversation_id, settings)
+        async with reported_usage(context) as count:
+            freed = await self._compaction.compact(
+                request.agent_id, conversation_id, settings, count
+            )
         return compaction_result_to_proto(freed)
 
 

@@ -13,6 +13,7 @@ from strata.agent_loop.models.keyring import Keyring
 from strata.agent_loop.models.known_models import AS_OF
 from strata.agent_loop.models.provider import HOW_TO_CONFIGURE, ModelProvider
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.agent_loop.servicers.call_usage import reported_usage
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2_grpc as pb_grpc
 from strata.protocol.errors import FailedPreconditionError, Reason
@@ -59,9 +60,10 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
     ) -> pb.ProbeModelResponse:
         """Probes a model and its server."""
         keys = await self._keys.of_project()
-        findings, problems = await self._provider.probe(
-            request.handle, keys, ask=not request.skip_requests
-        )
+        async with reported_usage(context) as count:
+            findings, problems = await self._provider.probe(
+                request.handle, keys, ask=not request.skip_requests, count=count
+            )
         windows = [finding.tokens for finding in findings if finding.name == "context window"]
         return pb.ProbeModelResponse(
             findings=[

@@ -20,6 +20,7 @@ from strata.gateway.runs.domain.memory_agents import MemoryRunStore, TendedTurn,
 from strata.gateway.runs.domain.principals import Principal
 from strata.gateway.runs.domain.states import RunState, Trigger, after
 from strata.protocol.errors import NotFoundError, Reason
+from strata.shared.call_usage import CallUsage
 from strata.shared.stop_reasons import FAILURES, StopReason
 from strata.shared.usage import Usage
 
@@ -463,13 +464,26 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
     async def usage(
         self, project_id: str, start: datetime, end: datetime, agent_id: str
     ) -> UsageSum:
-        """Sums the runs that ended in a range of time."""
+        """Sums the runs that ended in a range of time, and the usage that was added in it."""
+        ...
+
+    async def add_usage(
+        self, project_id: str, usage_id: str, agent_id: str, spent: CallUsage
+    ) -> None:
+        """Adds the usage of model calls outside of runs, at the present time.
+
+        Args:
+            project_id: The project.
+            usage_id: Identifies it; usage with a known id is not added again.
+            agent_id: The agent for which the models were called.
+            spent: The model calls.
+        """
         ...
 
     async def usage_series(
         self, project_id: str, starts: Sequence[datetime], end: datetime, agent_id: str
     ) -> Sequence[UsageSum]:
-        """Sums the runs that ended in each part of a range of time, in one statement.
+        """As `usage` for each part of a range of time, in one statement.
 
         Args:
             project_id: The project.
@@ -485,7 +499,7 @@ class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
     async def usage_of_projects(
         self, project_ids: Sequence[str], start: datetime, end: datetime
     ) -> Mapping[str, UsageSum]:
-        """Sums the runs that ended in a time range by project; projects without runs are left out.
+        """As `usage`, by project; projects without usage are left out.
 
         The caller must have checked the access to the projects.
         """

@@ -829,7 +829,9 @@ Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
 
 @_typing.final
 class GetUsageResponse(_message.Message):
-    """Runs and tokens."""
+    """Runs and tokens: of the runs that ended in the time range, and of calls of CompactConversation and
+    ProbeModel that were answered in it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -841,7 +843,7 @@ class GetUsageResponse(_message.Message):
     run_count: _builtins.int
     """Number of runs that ended."""
     step_count: _builtins.int
-    """Number of model calls."""
+    """Number of model calls: the steps of the runs, and the model calls outside of runs."""
     prompt_tokens: _builtins.int
     """Tokens sent."""
     completion_tokens: _builtins.int
