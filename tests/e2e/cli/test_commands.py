@@ -144,6 +144,22 @@ async def test_output_that_cannot_be_written_is_one_readable_line(
     assert err == (expected if code else b"")
 
 
+async def test_chat_with_closed_standard_input_ends_like_one_without_input(
+    environment: None, ann: Any
+) -> None:
+    results = []
+    for source in ("<&-", "</dev/null"):
+        process = await asyncio.create_subprocess_shell(
+            f"exec {shlex.quote(sys.executable)} -m strata.cli.main chat ann {source}",
+            env={**os.environ, "PYTHONPATH": SOURCE_PATH},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        results.append((await process.communicate(), process.returncode))
+    assert results[0] == results[1]
+    assert results[0][1] == 0
+
+
 async def test_wrong_fields_are_listed(strata: Run, gateway: ScriptedGateway) -> None:
     gateway.agents.failure = InvalidArgumentError(
         "The request is wrong.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from child_processes import SOURCE_PATH
 from strata.cli.main import ENTRIES, _load, app
+from strata.cli.output import console
 from strata.standalone.data_folder import DataFolder
 
 HEAVY = ("grpc", "sqlalchemy", "pydantic", "google.protobuf", "asyncpg", "numpy")
@@ -107,3 +109,40 @@ def test_a_folder_in_use_is_named_as_it_is_written(open_folder: Path) -> None:
         folder.close()
     assert done.exit_code == 1
     assert str(folder.path) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["agents", "create", "ada"], "--max-output-tokens"),
+        (["agents", "update", "ada"], "--summary-chars"),
+        (["agents", "compact", "ada"], "--chars"),
+        (["memory", "create", "ada", "human"], "--limit"),
+        (["recall", "expand", "message"], "--from"),
+        (["recall", "retention"], "--days"),
+        (["archival", "archives", "create", "notes"], "--days"),
+        (["archival", "archives", "update", "notes"], "--days"),
+        (["tools", "search", "clock"], "--limit"),
+    ],
+)
+def test_a_number_that_no_request_can_have_is_wrong_usage(command: list[str], option: str) -> None:
+    done = CliRunner().invoke(app, [*command, f"{option}={2**63}"])
+    assert done.exit_code == 2, done.output
+    assert option in done.stderr
+
+
+@pytest.mark.parametrize("name", ["x" * 3000, "loop"])
+def test_a_path_that_cannot_be_resolved_is_wrong_usage(open_folder: Path, name: str) -> None:
+    (open_folder / "loop").symlink_to("loop")
+    done = CliRunner().invoke(app, ["agents", "list", "--data", str(open_folder / name / "data")])
+    assert done.exit_code == 2, done.output
+    assert done.stderr.startswith("Error: ")
+    assert str(open_folder) in done.stderr
+
+
+def test_output_is_printed_in_a_terminal_without_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    file = StringIO()
+    monkeypatch.setattr(sys, "stdout", file)
+    console().print("text")
+    assert file.getvalue() == "text\n"

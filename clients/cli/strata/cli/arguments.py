@@ -6,6 +6,9 @@ from pathlib import Path
 
 from strata.cli.failures import UsageError
 
+MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
+"""The largest numbers that fields of requests can have."""
+
 
 def nonblank_name(text: str) -> str:
     """Returns a name or an id unchanged, after checking that it is not blank.

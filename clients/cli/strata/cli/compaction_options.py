@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.arguments import MAX_INT32
 from strata.cli.failures import UsageError
 
 _PANEL = "Compaction"
@@ -32,7 +33,7 @@ ShareOption = Annotated[float | None, typer.Option("--share", min=0, max=1, help
 ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
 PromptOption = Annotated[str | None, typer.Option("--prompt", help=_PROMPT)]
 PromptFileOption = Annotated[Path | None, typer.Option("--prompt-file", help=_FILE, exists=True)]
-CharsOption = Annotated[int | None, typer.Option("--chars", min=0, help=_CHARS)]
+CharsOption = Annotated[int | None, typer.Option("--chars", min=0, max=MAX_INT32, help=_CHARS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class CompactionChoice:
         typer.Option("--compaction-prompt-file", help=_FILE, exists=True, rich_help_panel=_PANEL),
     ] = None
     summary_chars: Annotated[
-        int | None, typer.Option("--summary-chars", min=0, help=_CHARS, rich_help_panel=_PANEL)
+        int | None,
+        typer.Option("--summary-chars", min=0, max=MAX_INT32, help=_CHARS, rich_help_panel=_PANEL),
     ] = None
     compaction_acknowledge: Annotated[
         bool | None,

@@ -15,6 +15,8 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
 
+_WRONG_PATH = {errno.ENAMETOOLONG, errno.ELOOP}
+_MOST_NAME_CHARS = 200
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -41,6 +43,9 @@ def reported_error(error: BaseException) -> StrataError | None:
             "An argument, a line or the name of a file has bytes that are not UTF-8; Strata stores"
             " text in UTF-8 only."
         )
+    if isinstance(error, OSError) and error.errno in _WRONG_PATH:
+        name = str(error.filename or "")
+        return UsageError(f"{error.strerror}: {name[:_MOST_NAME_CHARS]}")
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return OutputError(f"The output cannot be written: {error.strerror}.")
     return None

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -202,15 +202,16 @@ def _root(
     pass
 
 
-def _discarded() -> TextIO:
-    return Path(os.devnull).open("w", encoding="utf-8")
+def _null(mode: str) -> TextIO:
+    return cast("TextIO", Path(os.devnull).open(mode, encoding="utf-8"))
 
 
 def main() -> None:
     """Runs the command line."""
     # A stream that the caller has closed is None.
-    sys.stdout = sys.stdout or _discarded()
-    sys.stderr = sys.stderr or _discarded()
+    sys.stdin = sys.stdin or _null("r")
+    sys.stdout = sys.stdout or _null("w")
+    sys.stderr = sys.stderr or _null("w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A character that the terminal cannot encode must not end a chat.

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.arguments import MAX_INT32
 
 ModelOption = Annotated[
     str | None,
@@ -32,6 +33,7 @@ MaxOutputTokensOption = Annotated[
     typer.Option(
         "--max-output-tokens",
         min=0,
+        max=MAX_INT32,
         help="Most tokens of a reply of its model, calls of tools included; 0 for the provider's"
         " default.",
     ),

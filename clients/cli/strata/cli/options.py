@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from strata.cli.agent_names import complete_agent
-from strata.cli.arguments import folder_of_option, nonblank_name
+from strata.cli.arguments import MAX_INT32, folder_of_option, nonblank_name
 from strata.cli.client import GatewayClient, talk
 from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
@@ -52,7 +52,9 @@ QueryArgument = Annotated[
     str, typer.Argument(metavar="QUERY", help="Words or a question.", callback=not_blank)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=MAX_INT32, help="Maximum number of rows.")
+]
 OrganizationKeyOption = Annotated[
     str,
     typer.Option(

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC
+from typing import TextIO
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -23,6 +24,7 @@ from strata.shared.convert.enums import enum_name
 from strata.shared.local_time import in_zone
 from strata.shared.one_line import UNSAFE_CODES, escaped
 
+_DEFAULT_WIDTH = 80
 _CONTROLS = dict.fromkeys(UNSAFE_CODES)
 
 
@@ -33,12 +35,20 @@ def safe(text: str) -> str:
 
 def console() -> Console:
     """Returns a console on standard output without markup."""
-    return Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    return _console(sys.stdout)
 
 
 def error_console() -> Console:
     """Returns a console on standard error without markup."""
-    return Console(file=sys.stderr, markup=False, highlight=False, emoji=False)
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    made = Console(file=file, markup=False, highlight=False, emoji=False)
+    if made.width < 1:
+        # COLUMNS is 0 where a terminal has no size. Rich prints nothing in lines without columns.
+        made.width = _DEFAULT_WIDTH
+    return made
 
 
 def note(text: str) -> None:

@@ -10,6 +10,7 @@ import typer
 from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
 from strata.cli.archival.references import ArchiveArgument, archive_id, archive_named
+from strata.cli.arguments import MAX_INT32
 from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.failures import UsageError
@@ -96,7 +97,13 @@ def create_archive(
     ] = "",
     days: Annotated[
         int,
-        typer.Option("--days", min=0, help="Destroy passages of this age.", show_default="never"),
+        typer.Option(
+            "--days",
+            min=0,
+            max=MAX_INT32,
+            help="Destroy passages of this age.",
+            show_default="never",
+        ),
     ] = 0,
     agent: Annotated[
         str,
@@ -138,6 +145,7 @@ def update_archive(
         typer.Option(
             "--days",
             min=0,
+            max=MAX_INT32,
             help="Destroy passages of this age, also present ones; 0 for never.",
         ),
     ] = None,

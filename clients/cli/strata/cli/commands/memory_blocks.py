@@ -8,6 +8,7 @@ import typer
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.agent_names import complete_agent
+from strata.cli.arguments import MAX_INT32
 from strata.cli.client import GatewayClient, first_of, new_request_id
 from strata.cli.commands.memory_edit import text_of_options
 from strata.cli.commands.memory_history import LabelArgument
@@ -90,7 +91,10 @@ def create(
         typer.Option("--description", help="How it should guide the agent; shown to the model."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Maximum number of characters; 0 for 20000.")
+        int,
+        typer.Option(
+            "--limit", min=0, max=MAX_INT32, help="Maximum number of characters; 0 for 20000."
+        ),
     ] = 0,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Agents may not change it.")

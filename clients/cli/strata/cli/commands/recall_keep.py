@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 
 from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
+from strata.cli.arguments import MAX_INT32, MAX_INT64
 from strata.cli.client import GatewayClient
 from strata.cli.confirmation import YesOption, confirm
 from strata.cli.messages import message_row
@@ -100,7 +101,10 @@ def expand_summary(
         str, typer.Option("--since", metavar="TIME", help="Start with the messages of that time.")
     ] = "",
     first: Annotated[
-        int, typer.Option("--from", min=0, help="Start with the message with this number.")
+        int,
+        typer.Option(
+            "--from", min=0, max=MAX_INT64, help="Start with the message with this number."
+        ),
     ] = 0,
     limit: Annotated[
         int,
@@ -143,7 +147,9 @@ def show_retention(
     connection: GatewayOptions,
     days: Annotated[
         int | None,
-        typer.Option("--days", min=0, help="Days to keep messages; 0 keeps them for ever."),
+        typer.Option(
+            "--days", min=0, max=MAX_INT32, help="Days to keep messages; 0 keeps them for ever."
+        ),
     ] = None,
     yes: YesOption = False,
     as_json: JsonOption = False,

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.cli.arguments import MAX_INT32, MAX_INT64
 from strata.shared.number_text import is_whole_number
 
 KEYS = ("label", "description", "limit", "read_only", "revision", "block_id")
@@ -29,7 +30,6 @@ _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 _BOM = "\ufeff"
 # YAML turns them into newlines when it reads a text of several lines.
 _OTHER_BREAKS = frozenset("\r\x85\u2028\u2029\ufeff")
-_MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
 
 
 class DocumentError(ValueError):
@@ -136,9 +136,9 @@ def parse(data: bytes) -> BlockFile:
         label=fields.get("label", ""),
         value=body.removesuffix("\n"),
         description=fields.get("description"),
-        limit=_number(fields, "limit", most=_MAX_INT32),
+        limit=_number(fields, "limit", most=MAX_INT32),
         read_only=_flag(fields, "read_only"),
-        revision=_number(fields, "revision", most=_MAX_INT64) or 0,
+        revision=_number(fields, "revision", most=MAX_INT64) or 0,
         block_id=fields.get("block_id", ""),
     )
 
