@@ -97,6 +97,21 @@ def test_missing_key_in_the_data_folder_is_unauthenticated(folder: DataFolder) -
         find(folder)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])
+def test_key_file_that_is_not_text_is_named_with_a_remedy(
+    running: DataFolder, content: bytes | None
+) -> None:
+    file = running.secrets / "api-key"
+    file.unlink()
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(UnauthenticatedError, match=f"{file} is damaged.*start Strata again"):
+        find(running)
+    assert find(running, api_key="other").api_key == "other"
+
+
 @pytest.mark.parametrize(
     "address",
     [

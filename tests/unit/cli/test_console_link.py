@@ -69,9 +69,14 @@ def test_command_without_a_server_prints_how_to_start_one(folder: DataFolder) ->
     assert "Start it with strata up" in done.stderr
 
 
-def test_the_command_needs_the_secrets_of_the_folder(folder: DataFolder) -> None:
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_the_command_needs_the_secrets_of_the_folder(
+    folder: DataFolder, content: bytes | None
+) -> None:
     folder.announce("127.0.0.1:7600", {}, http_url="http://127.0.0.1:7680")
     (folder.secrets / "key-pepper").unlink()
+    if content is not None:
+        (folder.secrets / "key-pepper").write_bytes(content)
     done = CliRunner().invoke(app, ["console", "--data", str(folder.path)])
     assert done.exit_code == EXIT_USAGE
     assert "cannot be read" in done.stderr

@@ -313,6 +313,13 @@ def _folder_key(
         pass
     except PermissionError as error:
         raise _owned_by_another_user(folder) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnauthenticatedError(
+            f"{folder.secrets / kind.file} is damaged: it is not a file with a key. Give"
+            f" {option_names.api_key}, or delete it and start Strata again, which then creates"
+            " another one.",
+            reason=Reason.CREDENTIALS_MISSING,
+        ) from error
     raise UnauthenticatedError(
         f"There is no {kind.name} for {address}. Give {option_names.api_key}, or set"
         f" {kind.variable}.",

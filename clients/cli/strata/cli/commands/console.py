@@ -30,9 +30,10 @@ def console(data: DataOption = None) -> None:
         )
     try:
         link = new_link(folder, runtime.http_url)
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "a file is not text"
         raise UsageError(
-            f"The secrets of {folder.path} cannot be read: {error.strerror}. Run this as the user"
+            f"The secrets of {folder.path} cannot be read: {problem}. Run this as the user"
             " who started Strata, or sign in with an API key."
         ) from error
     typer.echo(link)
