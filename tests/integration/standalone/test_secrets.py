@@ -10,6 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 import pytest_asyncio
+from _pytest.mark import ParameterSet
 
 from strata.cli.failures import reported_error
 from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
@@ -36,6 +37,11 @@ def _replace_by_other_text(path: Path) -> None:
 def _replace_by_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
+
+
+def _slow(*values: object) -> ParameterSet:
+    """A case that is left to `make test-slow`: each starts the engines."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -78,19 +84,23 @@ def _changed(path: Path, change: Callable[[Path], None]) -> Iterator[None]:
     ("name", "change", "expected"),
     [
         (_PASSWORD, _cut, "not the password of the database role strata_recall. Delete this file"),
-        (_PASSWORD, lambda path: path.write_text(""), "is empty or not text. Delete this file"),
-        (_PASSWORD, lambda path: path.write_text("é" * 43), "printable ASCII. Delete this file"),
-        (_PASSWORD, _replace_by_folder, "Is a directory"),
-        (_WORKER_PASSWORD, _cut, "not the password of the database role strata_gateway_worker"),
+        _slow(
+            _PASSWORD, lambda path: path.write_text(""), "is empty or not text. Delete this file"
+        ),
+        _slow(_PASSWORD, lambda path: path.write_text("é" * 43), "ASCII. Delete this file"),
+        _slow(_PASSWORD, _replace_by_folder, "Is a directory"),
+        _slow(_WORKER_PASSWORD, _cut, "password of the database role strata_gateway_worker"),
         (_SUPERUSER_PASSWORD, _cut, "not the password of the database's superuser. Restore"),
-        (_SUPERUSER_PASSWORD, Path.unlink, "cannot be read or created: No such file"),
-        ("vectors/api_key", lambda path: path.write_text(""), "empty or not text. Delete"),
+        _slow(_SUPERUSER_PASSWORD, Path.unlink, "cannot be read or created: No such file"),
+        _slow("vectors/api_key", lambda path: path.write_text(""), "empty or not text. Delete"),
         (_PEPPER, _cut, "keys were made with another one. Restore .* delete organization-key and"),
-        (_PEPPER, lambda path: path.write_text("short"), "at least 16 characters. Restore"),
-        (_PEPPER, _replace_by_other_text, "keys were made with another one"),
-        (_PEPPER, Path.unlink, "keys were made with another one"),
-        ("secrets/api-key", _replace_by_folder, "Is a directory"),
-        ("secrets/token-signing-key", _cut, "not a readable PEM private key. Delete this file"),
+        _slow(_PEPPER, lambda path: path.write_text("short"), "at least 16 characters. Restore"),
+        _slow(_PEPPER, _replace_by_other_text, "keys were made with another one"),
+        _slow(_PEPPER, Path.unlink, "keys were made with another one"),
+        _slow("secrets/api-key", _replace_by_folder, "Is a directory"),
+        _slow(
+            "secrets/token-signing-key", _cut, "not a readable PEM private key. Delete this file"
+        ),
     ],
 )
 async def test_start_with_a_damaged_secret_names_its_file_and_the_remedy(
@@ -116,8 +126,16 @@ async def test_deleted_password_of_a_role_is_replaced(used: Path) -> None:
     assert await _open(used) == secrets | {file.name: file.read_text()}
 
 
-@pytest.mark.parametrize("name", ["api-key", "organization-key"])
-@pytest.mark.parametrize("change", [Path.unlink, _cut, lambda path: path.write_text("")])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("api-key", _cut),
+        pytest.param("api-key", Path.unlink, marks=pytest.mark.slow),
+        pytest.param("organization-key", Path.unlink, marks=pytest.mark.slow),
+        pytest.param("organization-key", _cut, marks=pytest.mark.slow),
+        pytest.param("organization-key", lambda path: path.write_text(""), marks=pytest.mark.slow),
+    ],
+)
 async def test_lost_or_damaged_key_file_is_replaced(
     used: Path, name: str, change: Callable[[Path], None]
 ) -> None:

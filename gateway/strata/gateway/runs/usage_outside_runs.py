@@ -31,17 +31,19 @@ class UsageOutsideRuns:
 
     async def of_compaction(self, request: bytes, trailing: Trailing) -> None:
         """Records the usage of a call of `CompactConversation`."""
-        compacting = agent_service_pb2.CompactConversationRequest.FromString(request)
-        await self._record(compacting.agent_id, trailing)
+        spent = CallUsage.from_metadata(trailing)
+        # A request that cannot be read was refused, and nothing was spent.
+        if spent.model_calls:
+            compacting = agent_service_pb2.CompactConversationRequest.FromString(request)
+            await self._record(compacting.agent_id, spent)
 
     async def of_probe(self, _request: bytes, trailing: Trailing) -> None:
         """Records the usage of a call of `ProbeModel`, which belongs to no agent."""
-        await self._record("", trailing)
-
-    async def _record(self, agent_id: str, trailing: Trailing) -> None:
         spent = CallUsage.from_metadata(trailing)
-        if not spent.model_calls:
-            return
+        if spent.model_calls:
+            await self._record("", spent)
+
+    async def _record(self, agent_id: str, spent: CallUsage) -> None:
         try:
             await self._store.add_usage(current_project(), new_id("usage"), agent_id, spent)
         except StrataError as error:

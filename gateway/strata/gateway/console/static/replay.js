@@ -1,13 +1,17 @@
-// Shows the stored events of a run one after another, with the pauses that were between them.
+// Shows the stored events of a run one after another, with the pauses that were between them. Short pauses
+// are longer than they were, so that each event of a fast run is seen.
 "use strict";
 
 (() => {
   const LONGEST_PAUSE_MS = 1500;
+  const SHORTEST_PAUSE_MS = 200;
+  const SHORT_PAUSES_MS = 4000; // of all events together
 
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("replay");
     const events = [...document.querySelectorAll("#events > li")];
     if (!button || events.length < 2) return;
+    const shortest = Math.min(SHORTEST_PAUSE_MS, SHORT_PAUSES_MS / events.length);
     let timer = 0;
 
     const show = (index) => {
@@ -17,7 +21,7 @@
       const next = events[index + 1];
       if (!next) return finish();
       const pause = Number(next.dataset.elapsed) - Number(event.dataset.elapsed);
-      timer = setTimeout(show, Math.min(Math.max(pause, 0), LONGEST_PAUSE_MS), index + 1);
+      timer = setTimeout(show, Math.min(Math.max(pause, shortest), LONGEST_PAUSE_MS), index + 1);
     };
     const finish = () => {
       clearTimeout(timer);
