@@ -16,7 +16,8 @@ from strata.shared.usage import Usage
 USAGE_KEY: Final = "x-strata-usage"
 """Trailing metadata between services: a `CallUsage` as JSON; not sent to clients."""
 
-Metadata = Iterable[tuple[str, str | bytes]]
+Trailing = Iterable[tuple[str, str | bytes]]
+"""The trailing metadata of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class CallUsage:
         return ((USAGE_KEY, json.dumps(counts)),)
 
     @classmethod
-    def from_metadata(cls, trailing: Metadata | None) -> Self:
+    def from_metadata(cls, trailing: Trailing | None) -> Self:
         """Returns the usage in trailing metadata, without model calls if there is none."""
         for key, value in trailing or ():
             if key == USAGE_KEY:

@@ -10,7 +10,6 @@ from pathlib import Path
 import asyncpg
 import pytest
 import pytest_asyncio
-from _pytest.mark import ParameterSet
 
 from strata.cli.failures import reported_error
 from strata.protocol.errors import FailedPreconditionError, Reason, StrataError
@@ -39,7 +38,7 @@ def _replace_by_folder(path: Path) -> None:
     path.mkdir()
 
 
-def _slow(*values: object) -> ParameterSet:
+def _slow(*values: object) -> object:
     """A case that is left to `make test-slow`: each starts the engines."""
     return pytest.param(*values, marks=pytest.mark.slow)
 

@@ -13,9 +13,9 @@ from strata.gateway.servicers.proxy import (
     AfterAnswer,
     AfterSuccess,
     Around,
-    Trailing,
     proxied_service,
 )
+from strata.shared.call_usage import Trailing
 from strata.shared.context import require_caller
 from strata.shared.partitions import not_configured
 from strata.shared.service import GrpcService, Wiring

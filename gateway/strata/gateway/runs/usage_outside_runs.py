@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.gateway.runs.domain.runs import RunStore
 from strata.protocol.errors import StrataError
-from strata.shared.call_usage import CallUsage
+from strata.shared.call_usage import CallUsage, Trailing
 from strata.shared.context import current_project
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
-
-Trailing = Iterable[tuple[str, str | bytes]]
 
 _log = get_logger(__name__)
 

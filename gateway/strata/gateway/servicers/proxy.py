@@ -9,7 +9,7 @@ and trailing metadata of the service are returned unchanged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Never
 
@@ -21,7 +21,7 @@ from strata.protocol.errors import Reason, StrataError, UnavailableError
 from strata.protocol.final_status import is_failed_write
 from strata.protocol.shapes import ClientMethod, RpcShape
 from strata.protocol.status import DETAILS_KEY, WireStatus, code_of
-from strata.shared.call_usage import USAGE_KEY
+from strata.shared.call_usage import USAGE_KEY, Trailing
 from strata.shared.clock_skew import SERVER_HOST_KEY
 from strata.shared.context import current_project
 from strata.shared.interceptors.pipeline import rpc_handler
@@ -40,7 +40,6 @@ AfterSuccess = Callable[[bytes], Awaitable[None]]
 gets the answer. It must not raise."""
 
 
-Trailing = Iterable[tuple[str, str | bytes]]
 AfterAnswer = Callable[[bytes, Trailing], Awaitable[None]]
 """Awaited with the request and the trailing metadata of the service when a forwarded call of a
 unary method was answered, by a response or an error, before the caller gets the answer. It must not

@@ -24,9 +24,9 @@ from strata.agent_loop.domain.model.chat import (
     UsageEvent,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.stream_pauses import StreamPauses
 from strata.shared.redaction import Redactor
 from strata.shared.settings import MIB
-from strata.shared.stream_pauses import StreamPauses
 from strata.shared.usage import Usage
 
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from strata.agent_loop.domain.model.chat import (
     ToolCall,
 )
 from strata.agent_loop.domain.model.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.stream_pauses import StreamPauses
 from strata.agent_loop.models.streaming import (
     EventStream,
     ReplyBuilder,
@@ -32,7 +33,6 @@ from strata.shared.context import background_work_of
 from strata.shared.project_use import ProjectUse
 from strata.shared.redaction import Redactor
 from strata.shared.spare_capacity import SpareCapacity
-from strata.shared.stream_pauses import StreamPauses
 from strata.shared.usage import Usage
 
 
@@ -194,7 +194,8 @@ async def test_beside_others_few_replies_of_a_project_are_read_between_two_parts
 ) -> None:
     pauses = busy_pauses()
     if beside_others:
-        await pauses.pause("quiet")
+        with background_work_of("quiet"):
+            await pauses.pause()
     pieces = 0
 
     async def read() -> None:

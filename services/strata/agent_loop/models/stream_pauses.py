@@ -42,13 +42,9 @@ class StreamPauses:
         self._sleep = sleep
         self._slots: FairSlots = slots_of_short_work(_STREAMS_AT_ONCE, "streamed replies", use)
 
-    async def pause(self, project_id: str | None = None) -> None:
-        """Lets other tasks run once, and waits while other projects work.
-
-        Args:
-            project_id: The project; None for the project of the call being served.
-        """
-        async with self._slots.slot(project_id):
+    async def pause(self) -> None:
+        """Lets other tasks run once, and waits while other projects work."""
+        async with self._slots.slot():
             await self._sleep(0)
 
     async def wait_for_more(self) -> bool:
